@@ -1,0 +1,143 @@
+"""The tiny models that the tests share; tests/tiny.py says what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests import tiny
+
+PairFactory = Callable[..., "TinyPair"]
+
+
+class TinyPair(NamedTuple):
+    """Paths of a target and its draft."""
+
+    target: Path
+    draft: Path
+
+
+@pytest.fixture(scope="session")
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of all tiny files."""
+    return tmp_path_factory.mktemp("tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_target(tiny_dir: Path) -> Path:
+    """A llama model with 411 tokens and ChatML's template."""
+    return tiny.write_model(tiny_dir / "target.gguf", chat_template=tiny.CHATML)
+
+
+@pytest.fixture(scope="session")
+def make_pair(tiny_dir: Path, tiny_target: Path) -> PairFactory:
+    """`make_pair(noise)`: the tiny target with a draft of that noise."""
+
+    def make(noise: float) -> TinyPair:
+        draft = tiny_dir / f"draft-{noise}.gguf"
+        if not draft.exists():
+            tiny.write_model(draft, noise=noise, chat_template=tiny.CHATML)
+        return TinyPair(tiny_target, draft)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(make_pair: PairFactory) -> TinyPair:
+    """A target and a good draft: eight tokens of ten are accepted at T = 1."""
+    return make_pair(0.05)
+
+
+@pytest.fixture(scope="session")
+def tiny_equal(make_pair: PairFactory) -> TinyPair:
+    """Two files with the same weights: every drafted token is right."""
+    return make_pair(0.0)
+
+
+@pytest.fixture(scope="session")
+def tiny_adversarial(tiny_dir: Path) -> TinyPair:
+    """Disjoint supports: what the draft proposes has no chance at the target."""
+    target_bias, draft_bias = tiny.disjoint_biases()
+    return TinyPair(
+        tiny.write_model(tiny_dir / "even.gguf", bias=target_bias, chat_template=tiny.CHATML),
+        tiny.write_model(tiny_dir / "odd.gguf", bias=draft_bias, chat_template=tiny.CHATML),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_six(tiny_dir: Path) -> TinyPair:
+    """A pair with six tokens (<unk> <s> </s> a b c) for tests of whole distributions."""
+    bias = np.zeros(len(tiny.SIX_TOKENS), np.float32)
+    bias[tiny.SIX_TOKENS.eos] = -1.5
+
+    def write(name: str, noise: float) -> Path:
+        return tiny.write_model(
+            tiny_dir / name,
+            vocabulary=tiny.SIX_TOKENS,
+            seed=5,
+            bias=bias,
+            noise=noise,
+            logit_std=1.2,
+        )
+
+    return TinyPair(write("six.gguf", 0.0), write("six-draft.gguf", 0.5))
+
+
+@pytest.fixture(scope="session")
+def tiny_shortened(tiny_dir: Path) -> Path:
+    """A draft of the tiny target whose vocabulary lacks the 8 padding ids at the end."""
+    vocabulary = tiny.VOCABULARY.shortened(8)
+    return tiny.write_model(tiny_dir / "shortened.gguf", vocabulary=vocabulary, noise=0.05)
+
+
+@pytest.fixture(scope="session")
+def tiny_renamed(tiny_dir: Path) -> Path:
+    """A draft of the tiny target in which one special token has another name."""
+    start = tiny.VOCABULARY.texts.index("<|im_start|>")
+    vocabulary = tiny.VOCABULARY.renamed(start, "<|turn|>")
+    return tiny.write_model(tiny_dir / "renamed.gguf", vocabulary=vocabulary, noise=0.05)
+
+
+@pytest.fixture(scope="session")
+def tiny_foreign(tiny_dir: Path) -> Path:
+    """A model with another tokenizer: it cannot be a draft of the tiny target."""
+    return tiny.write_model(tiny_dir / "foreign.gguf", vocabulary=tiny.OTHER_VOCABULARY)
+
+
+@pytest.fixture(scope="session")
+def tiny_untemplated(tiny_dir: Path) -> Path:
+    """The tiny target without a chat template in its file."""
+    return tiny.write_model(tiny_dir / "untemplated.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_sliding(tiny_dir: Path) -> TinyPair:
+    """A gemma3 pair with a sliding window of 16 tokens."""
+    return TinyPair(
+        tiny.write_model(tiny_dir / "sliding.gguf", architecture="gemma3"),
+        tiny.write_model(tiny_dir / "sliding-draft.gguf", architecture="gemma3", noise=0.03),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_recurrent(tiny_dir: Path) -> Path:
+    """A mamba model."""
+    return tiny.write_model(tiny_dir / "recurrent.gguf", architecture="mamba")
+
+
+@pytest.fixture(scope="session")
+def tiny_truncated(tiny_dir: Path, tiny_target: Path) -> Path:
+    """The tiny target without its last 1,000 bytes."""
+    return tiny.write_truncated(tiny_dir / "truncated.gguf", tiny_target)
+
+
+@pytest.fixture(scope="session")
+def not_gguf(tiny_dir: Path) -> Path:
+    """A file that is no model at all."""
+    path = tiny_dir / "notes.gguf"
+    path.write_text("These are notes, not weights.\n" * 100)
+    return path
