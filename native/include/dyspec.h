@@ -1,0 +1,186 @@
+// The C interface of the native helper: what is hot in a decoding step.
+//
+// Every buffer belongs to the caller and nothing is allocated (threads of dyspec_topk apart).
+// Functions return 0 or a count, or a negative code of `dyspec_error`.  Nothing here knows
+// llama.cpp: logits, batches and candidate arrays arrive as plain pointers.
+#ifndef DYSPEC_H
+#define DYSPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define DYSPEC_API __attribute__((visibility("default")))
+#else
+#define DYSPEC_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raised with every change of a signature, a struct or a meaning below.
+#define DYSPEC_ABI_VERSION 1
+
+enum dyspec_error {
+    DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
+    DYSPEC_E_NOT_FINITE = -2, // no finite entry, or +inf
+    DYSPEC_E_SEQUENCES = -3,  // more leaves than sequence ids
+    DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
+};
+
+DYSPEC_API int32_t dyspec_abi_version(void);
+
+// The instruction set that the row functions run on: "avx512", "avx2" or "baseline".
+DYSPEC_API const char *dyspec_simd(void);
+
+// ---- rows of logits ---------------------------------------------------------------------
+
+// The k largest entries of each row, largest first, lower id first among equals, and the row's
+// log-sum-exp.  rows[i] is the address of n_vocab floats; ids and logits are [n_rows, k], lse is
+// [n_rows].  NaN counts as -inf.  Places beyond n_vocab get id -1 and logit -inf.
+// Returns 0, or DYSPEC_E_ROW - i for the first row without a finite entry or with +inf.
+DYSPEC_API int32_t dyspec_topk(const uint64_t *rows, int32_t n_rows, int32_t n_vocab, int32_t k,
+                               int32_t *ids, float *logits, float *lse, int32_t n_threads);
+
+// Index of the largest entry, the lowest among equals; NaN never wins.
+// Returns DYSPEC_E_NOT_FINITE for a row without a finite entry or with +inf.
+DYSPEC_API int32_t dyspec_argmax(const float *row, int32_t n_vocab);
+
+// Same layout as llama_token_data.
+typedef struct dyspec_candidate {
+    int32_t id;
+    float logit;
+    float p;
+} dyspec_candidate;
+
+// data[i] = {i, row[i], 0}
+DYSPEC_API int32_t dyspec_fill_candidates(const float *row, int32_t n_vocab,
+                                          dyspec_candidate *data);
+
+// ---- counter-based noise ----------------------------------------------------------------
+
+// Philox4x32-10 (Salmon et al., 2011): out[4] of counter[4] under key[2].
+DYSPEC_API void dyspec_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out);
+
+// out[i] = (x + 1/2) 2^-32 with x = word (token & 3) of Philox at counter
+// (index, token >> 2, stream, 0) under the key `seed`.  Strictly between 0 and 1.
+DYSPEC_API int32_t dyspec_uniform(uint64_t seed, uint32_t index, uint32_t stream,
+                                  const int32_t *tokens, int32_t n, double *out);
+
+// out[i] = -log(-log(u)) of the same u: standard Gumbel numbers.
+DYSPEC_API int32_t dyspec_gumbel(uint64_t seed, uint32_t index, uint32_t stream,
+                                 const int32_t *tokens, int32_t n, double *out);
+
+// Position of the largest logit + Gumbel(id), the lower id among equals; -inf and NaN never win.
+// Returns DYSPEC_E_NOT_FINITE if no logit is finite or one is +inf.
+DYSPEC_API int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed,
+                               uint32_t index, uint32_t stream);
+
+// ---- expansion --------------------------------------------------------------------------
+
+typedef struct dyspec_slot {
+    double value;
+    int32_t node;
+    int32_t rank;
+} dyspec_slot;
+
+// A tree that grows (DySpec, Algorithms 1 and 2).  Arrays have `capacity` entries, candidates
+// [capacity, n_ranks].  Node 0 is the root.  A slot (node, rank) is worth the node's path product
+// times the draft mass that is still undrawn there; it never depends on the token to be drawn.
+typedef struct dyspec_expansion {
+    // the tree
+    int32_t *token;
+    int32_t *parent;
+    int32_t *depth;
+    int32_t *n_children;
+    float *confidence;
+    double *value;
+    uint8_t *terminal;
+    int32_t *n_nodes; // with the root
+    // what the draft gave, per node, in the order of drawing; n_cand -1: not evaluated yet
+    const int32_t *cand_ids;
+    const float *cand_probs;
+    int32_t *n_cand;
+    // working memory
+    double *remaining;
+    dyspec_slot *heap;
+    dyspec_slot *scratch;
+    // end-of-generation ids, ascending
+    const int32_t *eog;
+    double threshold;
+    int32_t n_eog;
+    int32_t capacity;
+    int32_t n_ranks;
+    int32_t max_nodes; // without the root
+    int32_t max_leaves;
+    int32_t max_depth;
+    int32_t by_layer; // 0: best slot first; 1: shallower first, then the best
+    // state
+    int32_t n_leaves;
+    int32_t heap_size;
+} dyspec_expansion;
+
+// Start from the root alone, not evaluated.  All of node 0 but its token is written.
+DYSPEC_API int32_t dyspec_expansion_reset(dyspec_expansion *x);
+
+// Draw until the tree is full, no slot is above the threshold, or the best slot belongs to a node
+// that is not evaluated.  Returns how many nodes are to be evaluated, 0 when finished; `pending`
+// [capacity] takes them, best first: the one that is needed, and those whose first slot is among
+// the best that could still be drawn (by_layer: of the same depth).
+DYSPEC_API int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending);
+
+// ---- sequence ids and masks -------------------------------------------------------------
+
+// Sequence ids for `nodes` (parents before children; a parent is placed before or earlier in
+// `nodes`).  The first child of a node continues on its parent's id, a later one takes the next
+// unused id, whose cached path must be copied first.
+//   seq[capacity]        in/out, -1: not placed; continued[capacity]: in/out, id handed on
+//   n_used               in/out, ids 0..n_used-1 are taken
+//   row_of[capacity]     scratch
+//   offsets[n+1], ids    out, the id set of each batch row; seq[node] comes first.  If node 0 is
+//                        in `nodes` it is the first one, and carries all ids 0..n_seq-1
+//   copies[n*3]          out, (src id, dst id, last depth): copy depths 1..last before decoding
+// Returns the number of copies; DYSPEC_E_SEQUENCES if ids run out, DYSPEC_E_ARGUMENT: both leave
+// the in/out arrays as they were.  `ids` has room for n * n_seq entries.
+DYSPEC_API int32_t dyspec_place(const int32_t *nodes, int32_t n, const int32_t *parent,
+                                const int32_t *depth, int32_t capacity, int32_t *seq,
+                                uint8_t *continued, int32_t *n_used, int32_t n_seq, int32_t *row_of,
+                                int32_t *offsets, int32_t *ids, int32_t *copies);
+
+// Depth-first order of the first n nodes, earlier children first.  parent[i] < i.  scratch[2n].
+DYSPEC_API int32_t dyspec_depth_first(const int32_t *parent, int32_t n, int32_t *scratch,
+                                      int32_t *order);
+
+// mask[n, (n+63)/64]: bit j of row i says that order[j] is order[i] or an ancestor of it.
+// Parents come before children in `order`.  scratch[n].
+DYSPEC_API int32_t dyspec_ancestor_mask(const int32_t *parent, const int32_t *order, int32_t n,
+                                        int32_t *scratch, uint64_t *mask);
+
+// ---- batches and interruption -----------------------------------------------------------
+
+// The arrays that a llama_batch points to.
+typedef struct dyspec_batch {
+    int32_t *token;
+    int32_t *pos;
+    int32_t *n_seq_id;
+    int32_t **seq_id;
+    int8_t *logits;
+    int32_t capacity;
+} dyspec_batch;
+
+// Write n rows from row n0 on.  seq_id[row] points into `ids`, which must live until the batch is
+// decoded.  `output` says whether the rows want logits.  Ids must lie in 0..n_seq-1 and every row
+// has at least one.  Returns the number of rows that the batch has now.
+DYSPEC_API int32_t dyspec_fill_batch(const dyspec_batch *batch, int32_t n0, int32_t n,
+                                     const int32_t *tokens, const int32_t *positions,
+                                     const int32_t *offsets, int32_t *ids, int8_t output,
+                                     int32_t n_seq);
+
+// A ggml_abort_callback: true while the int32 that `flag` points to is not 0.
+DYSPEC_API bool dyspec_abort(void *flag);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
