@@ -26,23 +26,32 @@ Words philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, ui
     return {{c0, c1, c2, c3}};
 }
 
+double to_uniform(uint32_t word) {
+    return (double(word) + 0.5) * 0x1p-32;
+}
+
+double to_gumbel(uint32_t word) {
+    return -std::log(-std::log(to_uniform(word)));
+}
+
 // The noise at one place of a reply.  Neighbouring tokens share a block of four words.
 class Noise {
   public:
     Noise(uint64_t seed, uint32_t index, uint32_t stream)
         : k0_(uint32_t(seed)), k1_(uint32_t(seed >> 32)), index_(index), stream_(stream) {}
 
-    double uniform(int32_t token) {
+    uint32_t word(int32_t token) {
         const uint32_t block = uint32_t(token) >> 2;
         if (!ready_ || block != block_) {
             words_ = philox(index_, block, stream_, 0, k0_, k1_);
             block_ = block;
             ready_ = true;
         }
-        return (double(words_.word[uint32_t(token) & 3]) + 0.5) * 0x1p-32;
+        return words_.word[uint32_t(token) & 3];
     }
 
-    double gumbel(int32_t token) { return -std::log(-std::log(uniform(token))); }
+    double uniform(int32_t token) { return to_uniform(word(token)); }
+    double gumbel(int32_t token) { return to_gumbel(word(token)); }
 
   private:
     uint32_t k0_, k1_, index_, stream_;
@@ -109,12 +118,15 @@ int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed, u
         if (i == likeliest || !(gap <= max_gumbel)) {
             continue; // a NaN fails the comparison too
         }
-        const double u = noise.uniform(data[i].id);
-        // -log(u) >= 1 - u, so this entry's Gumbel number is at most -log(1 - u).
-        if (gap > 0.0 && (1.0 - u) * std::exp(gap) > 1.000001) {
+        // G > gap needs 1 - u <= -log(u) < exp(-gap), which is less than 2^-floor(gap log2(e)):
+        // so many leading bits of the word must be ones.  Saves the logarithms of nearly all.
+        const uint32_t word = noise.word(data[i].id);
+        const uint32_t zeros = ~word;
+        const int leading = zeros == 0 ? 32 : __builtin_clz(zeros);
+        if (int(gap * 1.4426950) > leading) {
             continue;
         }
-        const double score = logit - std::log(-std::log(u));
+        const double score = logit + to_gumbel(word);
         if (score > best_score || (score == best_score && data[i].id < data[best].id)) {
             best = i;
             best_score = score;

@@ -4,23 +4,32 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <system_error>
 #include <thread>
 
 namespace dyspec {
 namespace {
 
+// The best that the processor has, or what DYSPEC_SIMD names if that is less.
 const RowKernels &choose_kernels() {
+    const char *wanted = std::getenv("DYSPEC_SIMD");
+    const auto allowed = [wanted](const RowKernels &kernel) {
+        return wanted == nullptr || std::strcmp(wanted, kernel.name) == 0;
+    };
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("fma")) {
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        allowed(avx512_kernels)) {
         return avx512_kernels;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (has_avx2 && (allowed(avx2_kernels) || allowed(avx512_kernels))) {
         return avx2_kernels;
     }
 #endif
+    (void)allowed;
     return baseline_kernels;
 }
 

@@ -1,0 +1,36 @@
+"""The door to libdyspec, the C++ helper for what is hot in a step (native/include/dyspec.h).
+
+Thin typed wrappers: arrays and addresses pass through without copies, negative codes become
+errors.  An *address* is that of memory which the caller keeps alive, as llama.cpp's logits.
+Arrays must be C-contiguous and of the dtype that is named; others raise TypeError.  This package
+must not know models, policies or what a token means.
+"""
+
+from __future__ import annotations
+
+from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, abort_callback_address, fill_batch
+from dyspec_edge.native.expansion import Expansion, TreeArrays
+from dyspec_edge.native.noise import draw, gumbel, philox, uniform
+from dyspec_edge.native.placement import Placement, ancestor_mask, depth_first, place
+from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
+
+__all__ = [
+    "MAX_SEQUENCES",
+    "AbortFlag",
+    "Expansion",
+    "Placement",
+    "TreeArrays",
+    "abort_callback_address",
+    "ancestor_mask",
+    "argmax",
+    "depth_first",
+    "draw",
+    "fill_batch",
+    "fill_candidates",
+    "gumbel",
+    "philox",
+    "place",
+    "simd",
+    "topk",
+    "uniform",
+]

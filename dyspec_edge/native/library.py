@@ -1,0 +1,118 @@
+"""Finding, opening and describing libdyspec: the one place that repeats dyspec.h for ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_double, c_int8, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import c_void_p as address_t
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.errors import DyspecError
+
+Int32s = npt.NDArray[np.int32]
+
+ABI_VERSION = 1
+
+NOT_FINITE = -2
+OUT_OF_SEQUENCES = -3
+FIRST_BAD_ROW = -1000
+
+
+class ExpansionStruct(ctypes.Structure):
+    """dyspec_expansion, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in ("token", "parent", "depth", "n_children")),
+        *((name, address_t) for name in ("confidence", "value", "terminal", "n_nodes")),
+        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
+        *((name, address_t) for name in ("remaining", "heap", "scratch", "eog")),
+        ("threshold", c_double),
+        *((name, c_int32) for name in ("n_eog", "capacity", "n_ranks", "max_nodes")),
+        *((name, c_int32) for name in ("max_leaves", "max_depth", "by_layer")),
+        *((name, c_int32) for name in ("n_leaves", "heap_size")),
+    )
+
+
+class BatchStruct(ctypes.Structure):
+    """dyspec_batch, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in ("token", "pos", "n_seq_id", "seq_id", "logits")),
+        ("capacity", c_int32),
+    )
+
+
+_NOISE = [c_uint64, c_uint32, c_uint32]
+
+# name: (result, arguments), in the order of dyspec.h
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "dyspec_abi_version": (c_int32, []),
+    "dyspec_simd": (ctypes.c_char_p, []),
+    "dyspec_topk": (c_int32, [address_t, c_int32, c_int32, c_int32, *[address_t] * 3, c_int32]),
+    "dyspec_argmax": (c_int32, [address_t, c_int32]),
+    "dyspec_fill_candidates": (c_int32, [address_t, c_int32, address_t]),
+    "dyspec_philox": (None, [address_t] * 3),
+    "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
+    "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
+    "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
+    "dyspec_expansion_reset": (c_int32, [POINTER(ExpansionStruct)]),
+    "dyspec_expansion_run": (c_int32, [POINTER(ExpansionStruct), address_t]),
+    "dyspec_place": (
+        c_int32,
+        [
+            *[address_t, c_int32, address_t, address_t, c_int32, address_t, address_t],
+            *[POINTER(c_int32), c_int32, *[address_t] * 4],
+        ],
+    ),
+    "dyspec_depth_first": (c_int32, [address_t, c_int32, address_t, address_t]),
+    "dyspec_ancestor_mask": (c_int32, [address_t, address_t, c_int32, address_t, address_t]),
+    "dyspec_fill_batch": (
+        c_int32,
+        [POINTER(BatchStruct), c_int32, c_int32, *[address_t] * 4, c_int8, c_int32],
+    ),
+    "dyspec_abort": (ctypes.c_bool, [address_t]),
+}
+
+
+def _load() -> ctypes.CDLL:
+    # Among the modules of the package, in a checkout and in a wheel alike.
+    here = Path(__file__).resolve().parent.parent
+    names = ("libdyspec.so", "libdyspec.dylib")
+    path = next((here / name for name in names if (here / name).exists()), None)
+    if path is None:
+        raise DyspecError(f"{here / names[0]} is missing; build it with `make install`")
+    try:
+        lib = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise DyspecError(f"{path} cannot be used ({error}); run `make install`") from error
+    version = lib.dyspec_abi_version()
+    if version != ABI_VERSION:
+        raise DyspecError(
+            f"{path} has interface version {version}, this package wants {ABI_VERSION}; "
+            "run `make install`"
+        )
+    return lib
+
+
+def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
+    """The address of an array's data.
+
+    Raises:
+        TypeError: another dtype, not in one piece, or fewer than `size` entries.
+    """
+    if array.dtype != dtype or not array.flags.c_contiguous or array.size < size:
+        raise TypeError(
+            f"{np.dtype(dtype).name}[{size}] in one piece is wanted, "
+            f"not {array.dtype.name}{list(array.shape)}"
+        )
+    return int(array.ctypes.data)
+
+
+lib = _load()
