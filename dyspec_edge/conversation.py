@@ -1,0 +1,162 @@
+"""The turns of a chat: what is sent to the model, what is dropped from its view, what is saved.
+
+system | turn | turn | turn | turn          a turn is a user message and the reply to it
+         `- dropped -'`-- window --'        dropped turns are still saved
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dyspec_edge.errors import DyspecError, OptionError
+
+FORMAT = "dyspec-edge conversation"
+VERSION = 1
+
+Message = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Messages in order, the system text apart; the first `num_dropped` are not sent any more."""
+
+    system: str | None = None
+    messages: list[Message] = field(default_factory=list)
+    num_dropped: int = 0
+
+    def copy(self) -> Conversation:
+        """One that can be changed without touching this one."""
+        return Conversation(self.system, list(self.messages), self.num_dropped)
+
+    def add(self, role: str, content: str) -> None:
+        """Appends a message."""
+        self.messages.append({"role": role, "content": content})
+
+    def window(self) -> list[Message]:
+        """The messages to send, the system text first."""
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        return [*head, *self.messages[self.num_dropped :]]
+
+    def drop_oldest_turn(self) -> bool:
+        """Leaves the oldest whole turn out of the window; False if only the last one is there."""
+        for index in range(self.num_dropped + 1, len(self.messages)):
+            if self.messages[index]["role"] == "user":
+                self.num_dropped = index
+                return True
+        return False
+
+    def take_back_reply(self) -> bool:
+        """Removes the last reply, so that its question can be answered again."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            return False
+        self.messages.pop()
+        self.num_dropped = min(self.num_dropped, len(self.messages))
+        return True
+
+
+def save(path: Path, conversation: Conversation, settings: Mapping[str, object]) -> None:
+    """Writes the whole conversation and the settings as JSON; an older file stays if that fails.
+
+    Raises:
+        OptionError: the file exists and is something else than a saved conversation.
+        DyspecError: it cannot be written.
+    """
+    if path.exists():
+        _refuse_foreign(path)
+    head = [{"role": "system", "content": conversation.system}] if conversation.system else []
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "messages": [*head, *conversation.messages],
+        "settings": dict(settings),
+    }
+    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+    try:
+        _write_atomically(path, text.encode())
+    except OSError as error:
+        raise DyspecError(f"cannot save to '{path}': {_reason(error)}") from error
+
+
+def load(path: Path) -> tuple[Conversation, Mapping[str, Any]]:
+    """The conversation and the settings of a saved file.
+
+    Raises:
+        OptionError: the file is missing, unreadable or not a saved conversation.
+    """
+    document = _read(path)
+    messages = document.get("messages")
+    if not isinstance(messages, list):
+        raise OptionError(f"'{path}' is damaged: it has no list of messages")
+    conversation = Conversation()
+    for index, message in enumerate(messages):
+        role, content = _checked(path, index, message)
+        if role == "system":
+            conversation.system = content
+        else:
+            conversation.add(role, content)
+    settings = document.get("settings")
+    return conversation, settings if isinstance(settings, dict) else {}
+
+
+def _checked(path: Path, index: int, message: object) -> tuple[str, str]:
+    where = f"'{path}' is damaged: message {index + 1}"
+    if not isinstance(message, dict):
+        raise OptionError(f"{where} is not an object")
+    role, content = message.get("role"), message.get("content")
+    if role not in ("system", "user", "assistant") or (role == "system" and index > 0):
+        raise OptionError(f"{where} has the role {role!r}; use system (first), user or assistant")
+    if not isinstance(content, str):
+        raise OptionError(f"{where} has no text")
+    try:
+        content.encode()
+    except UnicodeEncodeError:
+        raise OptionError(f"{where} holds half of a surrogate pair") from None
+    return role, content
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OptionError(f"'{path}' is not a file; name a saved conversation")
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise OptionError(f"cannot read '{path}': {_reason(error)}") from error
+    except (ValueError, RecursionError):
+        raise OptionError(f"'{path}' is not a saved conversation: it is not JSON") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise OptionError(f"'{path}' is not a saved conversation; /save writes such files")
+    if document.get("version") != VERSION:
+        version = document.get("version")
+        raise OptionError(f"'{path}' has format version {version!r}; this program reads {VERSION}")
+    return document
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        _read(path)
+    except OptionError as error:
+        raise OptionError(f"will not overwrite: {error}; choose another name") from None
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
