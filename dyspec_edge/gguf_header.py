@@ -5,7 +5,7 @@
 
 Own code because gguf.GGUFReader makes numpy objects for every token and merge: 3 to 18 seconds a
 file with 49k to 262k tokens, where this reader takes a fraction of one.  It knows the format and
-whether the file is whole; what the fields mean for a model is inspection.py's part.
+whether the file is whole; what the fields mean for a model is model_file.py's part.
 """
 
 from __future__ import annotations
