@@ -49,7 +49,7 @@ class BatchStruct(ctypes.Structure):
 _NOISE = [c_uint64, c_uint32, c_uint32]
 
 # name: (result, arguments), in the order of dyspec.h
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_abi_version": (c_int32, []),
     "dyspec_simd": (ctypes.c_char_p, []),
     "dyspec_topk": (c_int32, [address_t, c_int32, c_int32, c_int32, *[address_t] * 3, c_int32]),
@@ -87,7 +87,7 @@ def _load() -> ctypes.CDLL:
         raise DyspecError(f"{here / names[0]} is missing; build it with `make install`")
     try:
         lib = ctypes.CDLL(str(path))
-        for name, (result, arguments) in _SIGNATURES.items():
+        for name, (result, arguments) in SIGNATURES.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
