@@ -1,0 +1,1 @@
+"""Where the candidates for a tree's nodes come from."""

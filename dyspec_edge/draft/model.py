@@ -1,0 +1,147 @@
+"""Candidates from a small model: it evaluates nodes of the tree, a batch at a time.
+
+The drafter keeps its own cache across steps and re-evaluates nothing that it has seen; what the
+target emitted in the meantime is read together with the next root.  A draft context that is
+smaller than the text holds its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.cache import TreeCache
+from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.tree import TokenTree
+
+NUM_CANDIDATES = 64
+"""Most probable tokens kept of a row of logits."""
+
+CATCH_UP = 64
+"""Unread tokens beyond this are read in a pass of their own, before the root."""
+
+
+class ModelDrafter:
+    """Drafts with a model.
+
+    Args:
+        cache: the draft's context; `close` closes it.
+        num_ctx: usable tokens of it, the tree apart.
+        vocab_limit: ids at or above it are never drafted.
+        excluded: further ids that must not be drafted, because the target calls them otherwise.
+        substitute: what the draft reads in place of a token that its vocabulary lacks.
+        temperature: of the draft's soft-max; None for the verifier's own choice.
+
+    Attributes:
+        ranking: the rule of the present reply.
+        rows_seconds: running total of reducing logits rows to candidates.
+    """
+
+    def __init__(
+        self,
+        cache: TreeCache,
+        *,
+        num_ctx: int,
+        vocab_limit: int,
+        excluded: Sequence[int] = (),
+        substitute: int = 0,
+        temperature: float | None = None,
+    ) -> None:
+        self.cache = cache
+        self.temperature = temperature
+        self.rows_seconds = 0.0
+        self.ranking: Ranking | None = None
+        self._num_ctx = num_ctx
+        self._vocab_limit = min(vocab_limit, cache.context.model.num_vocab)
+        self._excluded = np.asarray(sorted(excluded), np.int32)
+        self._substitute = substitute
+        self._text: Sequence[int] = ()
+        self._index = 0
+        self._start = 0  # where in the text the draft's cache begins
+
+    def begin(
+        self,
+        text: Sequence[int],
+        ranking: Ranking,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Read the tokens before the root and take the rule for a new reply."""
+        self.ranking = ranking
+        shared = self._start < len(text) and self.cache.tokens[:1] == self._known(
+            text[self._start : self._start + 1]
+        )
+        if not shared or len(text) - self._start > self._num_ctx:
+            self._start = self._window_start(len(text))
+        self.cache.prefill(self._known(text[self._start :]), on_progress=on_progress)
+
+    def start_step(self, text: Sequence[int], index: int) -> None:
+        """Take the tokens before the root, and the reply index of the token below the root."""
+        self._text, self._index = text, index
+
+    def evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+        """Evaluate `nodes` in one pass and write their candidates into the tree.
+
+        Args:
+            nodes: int32[n]; the root comes first in the first call of a step.
+
+        Raises:
+            Cancelled, DecodeError: the draft's cache stays valid.
+        """
+        assert self.ranking is not None, "begin() comes first"
+        if tree.token[0] >= self.cache.context.model.num_vocab:
+            tree.num_candidates[nodes] = 0  # the draft has no word for the root
+            return
+        unread = self._read_ahead() if nodes[0] == 0 else []
+        self.cache.evaluate(tree, nodes, unread)
+        started = time.perf_counter()
+        n = len(nodes)
+        ids = np.empty((n, NUM_CANDIDATES), np.int32)
+        logits = np.empty((n, NUM_CANDIDATES), np.float32)
+        total = np.empty(n, np.float32)
+        native.topk(self.cache.rows(nodes), self._vocab_limit, NUM_CANDIDATES, ids, logits, total)
+        if len(self._excluded):
+            logits[np.isin(ids, self._excluded)] = -np.inf
+        self.rows_seconds += time.perf_counter() - started
+        index = self._index + tree.depth[nodes]
+        (
+            tree.candidate_ids[nodes],
+            tree.candidate_probs[nodes],
+            tree.num_candidates[nodes],
+        ) = self.ranking.rank(ids, logits, index, nodes)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Keep what was evaluated of the accepted path."""
+        self.cache.commit(tree, path)
+
+    def rewind(self, length: int) -> None:
+        """Keep nothing beyond the first `length` tokens of the text."""
+        self.cache.rewind(max(0, length - self._start))
+
+    def close(self) -> None:
+        """Close the draft's context.  Idempotent."""
+        self.cache.close()
+
+    def _read_ahead(self) -> list[int]:
+        """Tokens before the root that the draft has not seen, few enough for one pass."""
+        if len(self._text) - self._start >= self._num_ctx:
+            self._start = self._window_start(len(self._text))
+            self.cache.prefill(self._known(self._text[self._start :]))
+        seen = self._start + len(self.cache.tokens)
+        if len(self._text) - seen > CATCH_UP:
+            self.cache.prefill(self._known(self._text[self._start :]))
+            return []
+        return self._known(self._text[seen:])
+
+    def _window_start(self, length: int) -> int:
+        """Where to begin so that the draft need not start again for half a window."""
+        return 0 if length < self._num_ctx else length - self._num_ctx // 2
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """`tokens`, with the substitute for those that the draft's vocabulary lacks."""
+        limit = self.cache.context.model.num_vocab
+        return [t if t < limit else self._substitute for t in tokens]

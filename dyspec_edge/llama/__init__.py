@@ -1,0 +1,34 @@
+"""The one door to llama.cpp: models, contexts, batches and samplers with owners and typed errors.
+
+This package alone imports llama-cpp-python, and only its low-level API.  It knows token ids,
+positions and sequence ids; it must not know trees, drafts or text beyond a token's bytes.
+llama.cpp's log is silent unless `set_verbose(True)`; its last complaint is kept, so that an error
+can name its cause.
+"""
+
+from __future__ import annotations
+
+from dyspec_edge.llama.batch import Batch
+from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, Context
+from dyspec_edge.llama.device import Device, gpu_devices, supports_gpu
+from dyspec_edge.llama.log import set_verbose
+from dyspec_edge.llama.model import Model
+from dyspec_edge.llama.sampler import ChainOptions, SamplerChain, candidates_view
+from dyspec_edge.native import MAX_SEQUENCES
+
+__all__ = [
+    "CACHE_TYPES",
+    "FLASH_ATTN",
+    "MAX_SEQUENCES",
+    "UBATCH",
+    "Batch",
+    "ChainOptions",
+    "Context",
+    "Device",
+    "Model",
+    "SamplerChain",
+    "candidates_view",
+    "gpu_devices",
+    "set_verbose",
+    "supports_gpu",
+]

@@ -1,0 +1,154 @@
+"""KV cache, compute buffers and decoding of one model."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, OptionError
+from dyspec_edge.llama.batch import Batch
+from dyspec_edge.llama.log import sink
+from dyspec_edge.llama.model import Model
+from dyspec_edge.native import MAX_SEQUENCES
+
+UBATCH = 512
+"""Rows of one physical pass; prompts are read in pieces of this size."""
+
+CACHE_TYPES = {
+    "f32": 0,
+    "f16": 1,
+    "q4_0": 2,
+    "q4_1": 3,
+    "q5_0": 6,
+    "q5_1": 7,
+    "q8_0": 8,
+    "iq4_nl": 20,
+    "bf16": 30,
+}
+"""Spellings of -ctk and -ctv, as in llama.cpp, with their ggml_type numbers."""
+
+FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+
+
+class Context:
+    """One model's KV cache and compute buffers.
+
+    Args:
+        num_ctx: cells of the cache.
+        num_sequences: sequence ids S, 1 to 256; the cache is unified, so they share cells.
+        num_outputs: rows of one decode that may ask for logits.
+        num_threads: CPU threads for both single rows and batches.
+        flash_attn: "auto", "on" or "off".
+        type_k, type_v: a key of `CACHE_TYPES`.
+
+    Raises:
+        DeviceError: llama.cpp cannot make the context, memory being the usual cause.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        num_ctx: int,
+        num_sequences: int,
+        num_outputs: int,
+        num_threads: int,
+        flash_attn: str = "auto",
+        type_k: str = "f16",
+        type_v: str = "f16",
+        adapters: Sequence[Any] = (),
+    ) -> None:
+        if not 1 <= num_sequences <= MAX_SEQUENCES:
+            raise OptionError(
+                f"{num_sequences} sequences asked for; a context has 1 to {MAX_SEQUENCES}"
+            )
+        self.abort_flag = native.AbortFlag()
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx = num_ctx
+        # llama.cpp aborts the process when a batch wants more outputs than it was built for.
+        params.n_outputs_max = max(num_outputs, num_sequences)
+        params.n_batch = params.n_ubatch = max(UBATCH, params.n_outputs_max)
+        params.n_seq_max = num_sequences
+        params.n_threads = params.n_threads_batch = num_threads
+        params.flash_attn_type = FLASH_ATTN[flash_attn]
+        params.type_k, params.type_v = CACHE_TYPES[type_k], CACHE_TYPES[type_v]
+        params.swa_full = True  # a sliding window that drops cells could not be rewound
+        params.kv_unified = True
+        params.no_perf = True
+        params.abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
+        params.abort_callback_data = self.abort_flag.address
+        sink.last_complaint = ""
+        self._context: Any = llama_cpp.llama_init_from_model(model.handle, params)
+        if not self._context:
+            raise DeviceError(
+                f"no room for a context of {num_ctx} tokens of {model.path.name} "
+                f"({sink.last_complaint or 'no reason given'}); try -c {max(256, num_ctx // 2)}"
+            )
+        self.model = model
+        self.num_sequences = num_sequences
+        self.num_ctx = int(llama_cpp.llama_n_ctx(self._context))
+        self.max_rows = int(llama_cpp.llama_n_batch(self._context))
+        self.num_outputs = int(params.n_outputs_max)
+        self._memory: Any = llama_cpp.llama_get_memory(self._context)
+        if adapters:
+            handles = (ctypes.c_void_p * len(adapters))(*adapters)
+            scales = (ctypes.c_float * len(adapters))(*[1.0] * len(adapters))
+            llama_cpp.llama_set_adapters_lora(self._context, handles, len(adapters), scales)
+
+    def decode(self, batch: Batch) -> None:
+        """Evaluate the rows of `batch` and wait for the result.
+
+        After any error the cells of the batch may be left in the cache: remove them with
+        `seq_rm(-1, first_position, -1)`, which makes the cache valid again.
+
+        Raises:
+            Cancelled: the abort flag was set.
+            DecodeError: no room, an invalid batch, or a failed computation.
+        """
+        batch.struct.n_tokens = batch.size
+        sink.last_complaint = ""
+        code = llama_cpp.llama_decode(self._context, batch.struct)
+        if code == 0:
+            llama_cpp.llama_synchronize(self._context)
+            return
+        if code == 2 or self.abort_flag.is_set:
+            raise Cancelled("stopped")
+        meaning = {1: "no room for the batch in the KV cache", -1: "invalid batch"}.get(
+            code, "the computation failed"
+        )
+        detail = f": {sink.last_complaint}" if sink.last_complaint else ""
+        raise DecodeError(f"llama_decode of {batch.size} rows returned {code}, {meaning}{detail}")
+
+    def logits_address(self) -> int:
+        """Address of float32[num_outputs, num_vocab], rows in batch order, until the next decode."""
+        pointer = llama_cpp.llama_get_logits(self._context)
+        return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+    def row_view(self, address: int) -> npt.NDArray[np.float32]:
+        """A logits row as float32[num_vocab], without a copy; valid until the next decode."""
+        size = self.model.num_vocab
+        return np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
+
+    def seq_rm(self, seq: int, first: int, end: int) -> bool:
+        """Take `seq` (-1: every sequence) off the cells at positions [first, end); end -1: all."""
+        return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq, first, end))
+
+    def seq_cp(self, source: int, destination: int, first: int, end: int) -> None:
+        """Let `destination` share the cells of `source` at positions [first, end)."""
+        llama_cpp.llama_memory_seq_cp(self._memory, source, destination, first, end)
+
+    def clear(self) -> None:
+        """Forget every cell."""
+        llama_cpp.llama_memory_clear(self._memory, False)
+
+    def close(self) -> None:
+        """Free cache and buffers.  Idempotent."""
+        if self._context:
+            llama_cpp.llama_free(self._context)
+            self._context = None

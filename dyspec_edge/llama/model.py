@@ -1,0 +1,171 @@
+"""Weights and vocabulary of one file."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.errors import ModelFileError
+from dyspec_edge.llama.log import sink
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file.
+
+    Args:
+        path: a GGUF file; of a split one the first shard.
+        num_gpu_layers: layers to offload; -1 means all.
+        use_mmap, use_mlock: as llama.cpp's options.
+        use_extra_bufts: repack weights for the CPU (a second copy in memory, faster).
+        vocab_only: load the tokenizer, no weights.
+        on_progress: called with 0..1 while weights are read.
+
+    Raises:
+        ModelFileError: llama.cpp does not load the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        num_gpu_layers: int = 0,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        use_extra_bufts: bool = True,
+        vocab_only: bool = False,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        params = llama_cpp.llama_model_default_params()
+        params.n_gpu_layers = num_gpu_layers
+        params.load_mode = int(use_mmap) + 2 * int(use_mlock)  # NONE, MMAP, MLOCK, MMAP_MLOCK
+        params.use_extra_bufts = use_extra_bufts
+        params.vocab_only = vocab_only
+
+        def progress(fraction: float, _user_data: int) -> bool:
+            if on_progress is not None:
+                on_progress(fraction)
+            return True
+
+        callback = llama_cpp.llama_progress_callback(progress)  # lives until the load is over
+        params.progress_callback = callback
+        sink.last_complaint = ""
+        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if not self._model:
+            cause = sink.last_complaint or "no reason given"
+            raise ModelFileError(f"{path}: llama.cpp cannot load this file ({cause})")
+        self.path = path
+        self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
+        self.num_vocab = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
+        self.num_ctx_train = int(llama_cpp.llama_model_n_ctx_train(self._model))
+        self.num_layers = int(llama_cpp.llama_model_n_layer(self._model))
+        self.size_bytes = int(llama_cpp.llama_model_size(self._model))
+        self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(self._model))
+        self.is_hybrid = bool(llama_cpp.llama_model_is_hybrid(self._model))
+        self.bos = int(llama_cpp.llama_vocab_bos(self._vocab))
+        self.eos = int(llama_cpp.llama_vocab_eos(self._vocab))
+        self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
+        self.end_tokens: npt.NDArray[np.int32] = np.array(
+            [t for t in range(self.num_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t)],
+            dtype=np.int32,
+        )
+        """Ids that end a generation, ascending."""
+        self._adapters: list[Any] = []
+
+    @property
+    def handle(self) -> Any:
+        """The llama_model pointer."""
+        return self._model
+
+    @property
+    def vocab(self) -> Any:
+        """The llama_vocab pointer."""
+        return self._vocab
+
+    @property
+    def description(self) -> str:
+        """llama.cpp's own words for it, e.g. "qwen2 1.5B Q4_K - Medium"."""
+        buffer = ctypes.create_string_buffer(256)
+        llama_cpp.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace")
+
+    def meta(self, key: str) -> str | None:
+        """A scalar metadata value as text, or None."""
+        length = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), None, 0)
+        if length < 0:
+            return None
+        buffer = ctypes.create_string_buffer(length + 1)
+        llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, length + 1)
+        return buffer.value.decode("utf-8", "replace")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the file's own chat template, or None."""
+        text = llama_cpp.llama_model_chat_template(self._model, None)
+        return text.decode("utf-8", "replace") if text else None
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Token ids of `text`; special tokens are added and recognised as asked."""
+        data = text.encode("utf-8", "surrogatepass")
+        count = len(data) + 8
+        while True:
+            tokens = (llama_cpp.llama_token * count)()
+            n = llama_cpp.llama_tokenize(
+                self._vocab, data, len(data), tokens, count, add_special, parse_special
+            )
+            if n >= 0:
+                return list(tokens[:n])
+            count = -n
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of one token; control tokens are empty unless `special`."""
+        buffer = ctypes.create_string_buffer(64)
+        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        if n < 0:
+            buffer = ctypes.create_string_buffer(-n)
+            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, -n, 0, special)
+        return buffer.raw[:n]
+
+    def suppressed_tokens(self) -> list[int]:
+        """Ids that the file says must never be generated (tokenizer.ggml.suppress_tokens)."""
+        count = ctypes.c_int32()
+        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(count))
+        return [int(tokens[i]) for i in range(count.value)]
+
+    def load_adapter(self, path: Path) -> Any:
+        """A LoRA adapter of this model; it lives as long as the model.
+
+        Raises:
+            ModelFileError: the file is no adapter for this model.
+        """
+        sink.last_complaint = ""
+        adapter = llama_cpp.llama_adapter_lora_init(self._model, str(path).encode())
+        if not adapter:
+            raise ModelFileError(
+                f"{path}: not a LoRA adapter for {self.path.name} ({sink.last_complaint})"
+            )
+        self._adapters.append(adapter)
+        return adapter
+
+    def close(self) -> None:
+        """Free the weights.  Contexts over them must be closed first.  Idempotent."""
+        if self._model:
+            llama_cpp.llama_model_free(self._model)
+            self._model = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

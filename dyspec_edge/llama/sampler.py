@@ -1,0 +1,129 @@
+"""llama.cpp's sampler chain, applied to a row of logits."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.llama.model import Model
+
+TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+"""llama_token_data."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainOptions:
+    """Values for llama.cpp's own samplers; 0 or 1 switch one off as in llama.cpp."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical: float
+    repeat_penalty: float
+    repeat_last_n: int
+    frequency_penalty: float
+    presence_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    logit_bias: tuple[tuple[int, float], ...]
+
+
+class SamplerChain:
+    """llama.cpp's sampler chain without a draw at its end.
+
+    Order as in llama.cpp: logit bias, penalties, DRY, top-k, typical, top-p, min-p, temperature.
+    """
+
+    _BREAKERS = (b"\n", b":", b'"', b"*")  # llama.cpp's own default for DRY
+
+    def __init__(self, model: Model, options: ChainOptions) -> None:
+        o = options
+        n_vocab = model.num_vocab
+        self._chain: Any = llama_cpp.llama_sampler_chain_init(
+            llama_cpp.llama_sampler_chain_default_params()
+        )
+        biases = [*o.logit_bias, *((t, float("-inf")) for t in model.suppressed_tokens())]
+        if biases:
+            array = (llama_cpp.llama_logit_bias * len(biases))(*biases)
+            self._add(llama_cpp.llama_sampler_init_logit_bias(n_vocab, len(biases), array))
+        if (o.repeat_penalty, o.frequency_penalty, o.presence_penalty) != (1.0, 0.0, 0.0):
+            self._add(
+                llama_cpp.llama_sampler_init_penalties(
+                    n_vocab,
+                    o.repeat_last_n,
+                    o.repeat_penalty,
+                    o.frequency_penalty,
+                    o.presence_penalty,
+                )
+            )
+        if o.dry_multiplier > 0.0:
+            breakers = (ctypes.c_char_p * len(self._BREAKERS))(*self._BREAKERS)
+            last_n = model.num_ctx_train if o.dry_penalty_last_n < 0 else o.dry_penalty_last_n
+            self._add(
+                llama_cpp.llama_sampler_init_dry(
+                    model.vocab,
+                    o.dry_multiplier,
+                    o.dry_base,
+                    o.dry_allowed_length,
+                    last_n,
+                    breakers,
+                    len(self._BREAKERS),
+                )
+            )
+        if o.temperature > 0.0:
+            self._add(llama_cpp.llama_sampler_init_top_k(o.top_k))
+            self._add(llama_cpp.llama_sampler_init_typical(o.typical, 0))
+            self._add(llama_cpp.llama_sampler_init_top_p(o.top_p, 0))
+            self._add(llama_cpp.llama_sampler_init_min_p(o.min_p, 0))
+            self._add(llama_cpp.llama_sampler_init_temp(o.temperature))
+        self.is_empty = llama_cpp.llama_sampler_chain_n(self._chain) == 0
+        self._data = np.zeros(n_vocab, TOKEN_DATA)
+        self._array = llama_cpp.llama_token_data_array()
+
+    def _add(self, sampler: Any) -> None:
+        llama_cpp.llama_sampler_chain_add(self._chain, sampler)
+
+    def accept(self, token: int) -> None:
+        """Tell penalties and DRY that `token` is part of the text."""
+        llama_cpp.llama_sampler_accept(self._chain, token)
+
+    def reset(self) -> None:
+        """Forget the text so far."""
+        llama_cpp.llama_sampler_reset(self._chain)
+
+    def apply(self, row_address: int) -> tuple[int, int]:
+        """Run the chain over a row of logits.
+
+        Returns:
+            (address, size) of the llama_token_data entries that are left, in any order; their
+            `logit` is what the chain made of it (divided by the temperature).  Valid until the
+            next call.
+        """
+        native.fill_candidates(row_address, len(self._data), self._data.ctypes.data)
+        array = self._array
+        array.data = ctypes.cast(self._data.ctypes.data, ctypes.POINTER(llama_cpp.llama_token_data))
+        array.size, array.selected, array.sorted = len(self._data), -1, False
+        llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(array))
+        # A sampler may point `data` at storage of its own.
+        return ctypes.cast(array.data, ctypes.c_void_p).value or 0, int(array.size)
+
+    def close(self) -> None:
+        """Free the samplers.  Idempotent."""
+        if self._chain:
+            llama_cpp.llama_sampler_free(self._chain)
+            self._chain = None
+
+
+def candidates_view(address: int, size: int) -> npt.NDArray[np.void]:
+    """llama_token_data entries as a structured array (id, logit, p) of shape [size], no copy."""
+    memory = (ctypes.c_char * (size * TOKEN_DATA.itemsize)).from_address(address)
+    return np.frombuffer(memoryview(memory), TOKEN_DATA)

@@ -1,0 +1,196 @@
+"""What fits where: context length, GPU layers and how weights are loaded.
+
+Decided from file headers and free memory, before anything is loaded, so that a request that
+cannot work fails at once and with a number that would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from dyspec_edge.errors import DeviceError, OptionError
+from dyspec_edge.llama import Device
+from dyspec_edge.model_file import FileReport
+
+DEFAULT_CTX = 8192
+"""Usable tokens at most without -c."""
+
+SMALLEST_CTX = 512
+RESERVE = 512 << 20
+"""Bytes left for logits, compute buffers and everything else on the machine."""
+
+REPACKED_SHARE = 0.6
+"""The second copy of 4-bit tensors that a CPU backend makes at load, as a share of the file."""
+
+ALL_LAYERS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How to load a pair.
+
+    Attributes:
+        num_ctx: usable tokens of the target.
+        layers, layers_draft: layers to offload, -1 for all.
+        streamed: the target's weights are larger than memory and are read again in every pass.
+        notices: lines that say what was decided and why.
+    """
+
+    num_ctx: int
+    layers: int
+    layers_draft: int
+    streamed: bool
+    notices: tuple[str, ...]
+
+
+def available_memory() -> int:
+    """Bytes that new allocations can take: the machine's, or the control group's if smaller."""
+    available = int(psutil.virtual_memory().available)
+    limit = Path("/sys/fs/cgroup/memory.max")
+    statistics = Path("/sys/fs/cgroup/memory.stat")
+    try:
+        allowed = int(limit.read_text())
+        lines = (line.split() for line in statistics.read_text().splitlines())
+        used = next(int(value) for key, value in lines if key == "anon")
+    except (OSError, ValueError, StopIteration):
+        return available  # no control group, or no limit in it
+    return min(available, max(0, allowed - used))
+
+
+def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:
+    """Bytes that one token takes in the KV cache, over all layers (an upper bound)."""
+    values = report.num_kv_values or 0
+    return int(values / 2 * (_bytes_per_value(type_k) + _bytes_per_value(type_v)))
+
+
+def place(
+    target: FileReport,
+    draft: FileReport | None,
+    devices: Sequence[Device],
+    *,
+    memory: int,
+    cache_types: tuple[str, str],
+    num_ctx: int | None,
+    layers: int | None,
+    layers_draft: int | None,
+    gpu_build: bool,
+) -> Placement:
+    """Decide for a pair.
+
+    Args:
+        devices: GPUs.
+        memory: bytes free on the host.
+        cache_types: -ctk and -ctv.
+        num_ctx: tokens asked for; None for the default, 0 for the training length.
+        layers, layers_draft: layers asked for; None for what fits.
+        gpu_build: whether this llama.cpp can offload at all.
+
+    Raises:
+        DeviceError: the context that was asked for does not fit.
+        OptionError: a negative context.
+    """
+    per_token = cache_bytes_per_token(target, *cache_types)
+    per_token_draft = cache_bytes_per_token(draft, *cache_types) if draft else 0
+    streamed = not devices and target.weights_bytes + RESERVE > memory
+    resident = 0.0
+    if not streamed and not devices:
+        resident = target.weights_bytes * (1 + REPACKED_SHARE)
+    if draft is not None:
+        resident += draft.weights_bytes * (1 + REPACKED_SHARE)
+    # A streamed target lives in whatever memory is left: its cache may have a quarter.
+    room = memory / 4 if streamed else memory - resident - RESERVE
+    if devices:
+        room = max(room, sum(d.free_memory for d in devices) - target.weights_bytes - RESERVE)
+    fits = max(0, int(room // max(1, per_token + per_token_draft)) // 256 * 256)
+    notices: list[str] = []
+    tokens = _context(target, num_ctx, fits, notices)
+    if streamed:
+        notices.append(
+            f"{target.path.name} ({target.weights_bytes / 1e9:.1f} GB) is larger than the free "
+            f"memory ({memory / 1e9:.1f} GB): its weights are read from disk in every pass"
+        )
+    layers, layers_draft = _layers(
+        target,
+        draft,
+        devices,
+        per_token * tokens,
+        per_token_draft * tokens,
+        (layers, layers_draft),
+        gpu_build,
+        notices,
+    )
+    return Placement(tokens, layers, layers_draft, streamed, tuple(notices))
+
+
+def _context(target: FileReport, asked: int | None, fits: int, notices: list[str]) -> int:
+    trained = target.num_ctx_train or DEFAULT_CTX
+    if asked is not None and asked < 0:
+        raise OptionError(f"a context of {asked} tokens: -c must be 0 (training length) or more")
+    if asked is None:
+        tokens = min(trained, DEFAULT_CTX, max(fits, SMALLEST_CTX))
+        reason = "" if tokens == trained else f" of {trained} trained"
+        short = " (what fits in memory)" if tokens == fits else ""
+        notices.append(f"context: {tokens} tokens{reason}{short}; -c changes it")
+        return tokens
+    tokens = asked or trained
+    if tokens > max(fits, SMALLEST_CTX):
+        raise DeviceError(
+            f"a context of {tokens} tokens does not fit in the free memory beside "
+            f"{target.path.name}; -c {max(fits, SMALLEST_CTX)} does"
+        )
+    if tokens > trained:
+        notices.append(f"context: {tokens} tokens, but the model was trained with {trained}")
+    return tokens
+
+
+def _layers(
+    target: FileReport,
+    draft: FileReport | None,
+    devices: Sequence[Device],
+    cache: int,
+    cache_draft: int,
+    asked: tuple[int | None, int | None],
+    gpu_build: bool,
+    notices: list[str],
+) -> tuple[int, int]:
+    """The draft goes to the GPU first, whole; then as many target layers as fit."""
+    layers, layers_draft = asked
+    if not devices:
+        if layers or layers_draft:
+            cause = (
+                "no GPU was found" if gpu_build else "this llama.cpp is built without GPU support"
+            )
+            notices.append(
+                f"-ngl has no effect: {cause}; for a GPU build see the README, section GPU "
+                '(CMAKE_ARGS="-DGGML_CUDA=on")'
+            )
+        return 0, 0
+    free = sum(device.free_memory for device in devices) * 0.9 - RESERVE
+    if layers_draft is None:
+        wanted = draft.weights_bytes + cache_draft if draft else 0
+        layers_draft = ALL_LAYERS if draft and wanted <= free else 0
+        if draft and not layers_draft:
+            notices.append(f"{draft.path.name} does not fit on the GPU and stays on the CPU")
+    if layers_draft and draft:
+        share = 1.0 if layers_draft < 0 else min(1.0, layers_draft / (draft.num_layers or 1))
+        free -= share * (draft.weights_bytes + cache_draft)
+    if layers is None:
+        count = target.num_layers or 1
+        per_layer = (target.weights_bytes + cache) / (count + 1)  # + 1: the output layer
+        fit = max(0, int(free // per_layer))
+        layers = ALL_LAYERS if fit > count else fit
+    names = ", ".join(device.description for device in devices)
+    shown = "all" if layers < 0 else str(layers)
+    shown_draft = "" if draft is None else f", draft {'all' if layers_draft < 0 else layers_draft}"
+    notices.append(f"{names}: target layers {shown}{shown_draft}")
+    return layers, layers_draft
+
+
+def _bytes_per_value(cache_type: str) -> float:
+    values, size = GGML_QUANT_SIZES[GGMLQuantizationType[cache_type.upper()]]
+    return size / values

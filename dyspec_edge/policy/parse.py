@@ -1,0 +1,53 @@
+"""What --policy says, as an object."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.errors import OptionError
+from dyspec_edge.policy.chain import ChainPolicy
+from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
+from dyspec_edge.policy.interface import Policy
+
+MAX_NODES = 1024
+FORMS = "none, chain:K, dyspec:N, dyspec-threshold:N[:t]"
+
+
+def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
+    """The policy that `spec` names; None for plain decoding.
+
+    Args:
+        spec: one of `FORMS`.
+        end_tokens: int32 ids that end a text.
+
+    Raises:
+        OptionError: no such policy, or a number out of range.
+    """
+    kind, *values = spec.split(":")
+    if kind == "none" and not values:
+        return None
+    if kind == "chain" and len(values) == 1:
+        return ChainPolicy(_count(spec, values[0]), end_tokens)
+    if kind == "dyspec" and len(values) == 1:
+        return DySpecPolicy(_count(spec, values[0]), end_tokens)
+    if kind == "dyspec-threshold" and len(values) in (1, 2):
+        threshold = _fraction(spec, values[1]) if len(values) == 2 else None
+        return ThresholdPolicy(_count(spec, values[0]), end_tokens, threshold)
+    raise OptionError(f"no policy is called '{spec}'; there are {FORMS}")
+
+
+def _count(spec: str, text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_NODES:
+        return int(text)
+    raise OptionError(f"policy '{spec}': '{text}' is not a number from 1 to {MAX_NODES}")
+
+
+def _fraction(spec: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if 0 < value < 1:
+        return value
+    raise OptionError(f"policy '{spec}': '{text}' is not a threshold between 0 and 1")

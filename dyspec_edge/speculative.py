@@ -1,0 +1,145 @@
+"""The step loop: grow a tree, let the target check it in one pass, commit what it agreed with.
+
+Token ids only.  Both caches are valid after every step, whatever happens next: a consumer may
+walk away from the generator, a pass may be cancelled or fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.cache import TreeCache
+from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.policy import Policy
+from dyspec_edge.sampling import Sampler
+from dyspec_edge.tree import TokenTree
+from dyspec_edge.verify import MatchVerifier, Verifier
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one target pass gave.
+
+    Attributes:
+        tokens: the emitted ids, the bonus token last.
+        num_drafted: nodes that the target checked.
+        num_accepted: drafted tokens among `tokens`.
+        path: the accepted nodes of the decoder's tree, the root first.
+        seconds: wall time of the step.
+    """
+
+    tokens: tuple[int, ...]
+    num_drafted: int
+    num_accepted: int
+    path: tuple[int, ...]
+    seconds: float
+
+
+class SpeculativeDecoder:
+    """A target and, unless decoding is plain, a drafter with a policy.
+
+    Args:
+        target: the target's cache; `close` closes it.
+        end_tokens: int32 ids that end a text.
+        drafter, policy: both or neither.
+        verifier: `match` or `residual`.
+    """
+
+    def __init__(
+        self,
+        target: TreeCache,
+        end_tokens: npt.NDArray[np.int32],
+        *,
+        drafter: ModelDrafter | None = None,
+        policy: Policy | None = None,
+        verifier: Verifier | None = None,
+    ) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.policy = policy
+        self.verifier: Verifier = verifier or MatchVerifier()
+        self.tree = TokenTree(1 + (policy.max_nodes if policy else 0), NUM_CANDIDATES)
+        self.end_tokens = frozenset(end_tokens.tolist())
+
+    def begin(
+        self, prompt: Sequence[int], ranking: Ranking, *, on_progress: Progress | None = None
+    ) -> int:
+        """Read a prompt: all but its last token, which becomes the first root.
+
+        Args:
+            on_progress: (tokens read, tokens to read), both models together.
+
+        Returns:
+            The number of prompt tokens that the target had in its cache.
+        """
+        before = prompt[:-1]
+        reused = self.target.prefill(before, on_progress=on_progress)
+        if self.drafter is not None:
+            self.drafter.begin(before, ranking, on_progress=on_progress)
+        return reused
+
+    def generate(self, root: int, sampler: Sampler, max_tokens: int) -> Iterator[Step]:
+        """Steps until an end token or `max_tokens` tokens, after `begin`.
+
+        Raises:
+            Cancelled, DecodeError: caches as they were after the last step.
+        """
+        try:
+            index = 0
+            while index < max_tokens:
+                step = self._step(root, sampler, index, max_tokens - index)
+                index += len(step.tokens)
+                root = step.tokens[-1]
+                yield step
+                if root in self.end_tokens:
+                    return
+        finally:
+            self.rewind(len(self.target.tokens))
+
+    def _step(self, root: int, sampler: Sampler, index: int, room: int) -> Step:
+        started = time.perf_counter()
+        tree, target, drafter = self.tree, self.target, self.drafter
+        tree.reset(root)
+        if self.policy is not None and drafter is not None and room > 1:
+            drafter.start_step(target.tokens, index)
+            self.policy.grow(tree, drafter, max_depth=room - 1)
+        target.evaluate(tree, native.depth_first(tree.parent, tree.size))
+        path, bonus = self.verifier.walk(tree, target.row, sampler, index)
+        target.commit(tree, path)
+        if drafter is not None:
+            drafter.commit(tree, path)
+        tokens = (*tree.token[path[1:]].tolist(), bonus)
+        accepted = len(tokens) - 1 + int(tree.child(path[-1], bonus) >= 0)
+        seconds = time.perf_counter() - started
+        return Step(tokens, tree.num_drafted, accepted, tuple(path), seconds)
+
+    def rewind(self, length: int) -> None:
+        """Cut both caches to the first `length` tokens of the text, and drop any tree."""
+        self.target.rewind(length)
+        if self.drafter is not None:
+            self.drafter.rewind(length)
+
+    def set_abort(self, abort: bool) -> None:
+        """Stop a running pass of either model as soon as possible, or allow passes again."""
+        caches = [self.target] + ([self.drafter.cache] if self.drafter else [])
+        for cache in caches:
+            flag = cache.context.abort_flag
+            if abort:
+                flag.set()
+            else:
+                flag.clear()
+
+    def close(self) -> None:
+        """Close both contexts.  Idempotent."""
+        self.target.close()
+        if self.drafter is not None:
+            self.drafter.close()
