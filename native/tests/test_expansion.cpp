@@ -1,0 +1,169 @@
+#include "check.h"
+#include "dyspec.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace {
+
+// Arrays exactly as large as the contract asks for, so that a sanitizer sees every step beyond.
+struct Tree {
+    int32_t capacity, n_ranks;
+    std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, pending, eog;
+    std::vector<float> confidence, cand_probs;
+    std::vector<double> value, remaining;
+    std::vector<uint8_t> terminal;
+    std::vector<dyspec_slot> heap, scratch;
+    int32_t n_nodes = 0;
+    dyspec_expansion x{};
+
+    Tree(int32_t max_nodes, int32_t ranks)
+        : capacity(max_nodes + 1), n_ranks(ranks), token(size()), parent(size()), depth(size()),
+          n_children(size()), cand_ids(size() * size_t(ranks)), n_cand(size(), -1), pending(size()),
+          eog{3, 9}, confidence(size()), cand_probs(size() * size_t(ranks)), value(size()),
+          remaining(size()), terminal(size()), heap(size() + 1), scratch(size() + 1) {
+        x = {token.data(),
+             parent.data(),
+             depth.data(),
+             n_children.data(),
+             confidence.data(),
+             value.data(),
+             terminal.data(),
+             &n_nodes,
+             cand_ids.data(),
+             cand_probs.data(),
+             n_cand.data(),
+             remaining.data(),
+             heap.data(),
+             scratch.data(),
+             eog.data(),
+             0.0,
+             2,
+             capacity,
+             n_ranks,
+             max_nodes,
+             capacity,
+             1000,
+             0,
+             0,
+             0};
+    }
+
+    size_t size() const { return size_t(capacity); }
+
+    void evaluate(std::mt19937 &rng, int32_t node) {
+        std::vector<int32_t> ids(40);
+        std::iota(ids.begin(), ids.end(), 0);
+        std::shuffle(ids.begin(), ids.end(), rng);
+        float left = 1.0f;
+        for (int32_t r = 0; r < n_ranks; r++) {
+            const size_t at = size_t(node) * size_t(n_ranks) + size_t(r);
+            cand_ids[at] = ids[size_t(r)];
+            cand_probs[at] = left * float(rng() % 1000) / 1000.0f;
+            left -= cand_probs[at];
+        }
+        n_cand[size_t(node)] = n_ranks;
+    }
+
+    // Returns the number of passes.
+    int32_t grow(uint32_t seed) {
+        std::mt19937 rng(seed);
+        CHECK(dyspec_expansion_reset(&x) == 0);
+        int32_t n_passes = 0;
+        for (int32_t n; (n = dyspec_expansion_run(&x, pending.data())) > 0; n_passes++) {
+            for (int32_t i = 0; i < n; i++) {
+                const int32_t node = pending[size_t(i)];
+                CHECK(node >= 0 && node < n_nodes && n_cand[size_t(node)] == -1);
+                evaluate(rng, node);
+            }
+        }
+        return n_passes;
+    }
+
+    void check() const {
+        int32_t n_leaves = 0;
+        for (int32_t i = 0; i < n_nodes; i++) {
+            const size_t at = size_t(i);
+            n_leaves += n_children[at] == 0;
+            CHECK(depth[at] <= x.max_depth);
+            if (i == 0) {
+                continue;
+            }
+            const size_t up = size_t(parent[at]);
+            CHECK(parent[at] < i && depth[at] == depth[up] + 1);
+            CHECK(value[at] == value[up] * double(confidence[at]));
+            CHECK(!terminal[up]);
+            CHECK(terminal[at] == (token[at] == 3 || token[at] == 9));
+        }
+        CHECK(n_nodes - 1 <= x.max_nodes && n_leaves <= x.max_leaves && n_leaves == x.n_leaves);
+    }
+};
+
+} // namespace
+
+TEST(trees_keep_their_limits) {
+    for (const int32_t max_nodes : {0, 1, 4, 16, 64, 200}) {
+        for (const int32_t n_ranks : {0, 1, 8}) {
+            for (const int32_t max_leaves : {1, 3, 256}) {
+                for (const int32_t by_layer : {0, 1}) {
+                    Tree tree(max_nodes, n_ranks);
+                    tree.x.max_leaves = max_leaves;
+                    tree.x.max_depth = max_nodes % 7;
+                    tree.x.by_layer = by_layer;
+                    tree.x.threshold = by_layer ? 0.01 : 0.0;
+                    for (uint32_t seed = 0; seed < 3; seed++) {
+                        tree.grow(seed);
+                        tree.check();
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(the_best_slot_is_drawn_first) {
+    Tree tree(200, 8);
+    tree.grow(5);
+    tree.check();
+    // Every slot that is left is worth no more than the least that was drawn.
+    double least = 1.0;
+    for (int32_t i = 1; i < tree.n_nodes; i++) {
+        const size_t up = size_t(tree.parent[size_t(i)]);
+        double mass = 1.0;
+        for (int32_t j = 1; j < i; j++) {
+            if (tree.parent[size_t(j)] == int32_t(up)) {
+                mass -= double(tree.confidence[size_t(j)]);
+            }
+        }
+        const double worth = tree.value[up] * mass;
+        CHECK(worth <= least);
+        least = worth;
+    }
+    for (int32_t i = 0; i < tree.x.heap_size; i++) {
+        CHECK(tree.heap[size_t(i)].value <= least);
+    }
+}
+
+TEST(a_certain_draft_gives_a_chain) {
+    Tree tree(8, 1);
+    CHECK(dyspec_expansion_reset(&tree.x) == 0);
+    int32_t n_passes = 0;
+    while (dyspec_expansion_run(&tree.x, tree.pending.data()) == 1) {
+        const size_t node = size_t(tree.pending[0]);
+        CHECK(node == size_t(n_passes));
+        tree.cand_ids[node] = 7;
+        tree.cand_probs[node] = 1.0f;
+        tree.n_cand[node] = 1;
+        n_passes++;
+    }
+    CHECK(n_passes == 8 && tree.n_nodes == 9 && tree.x.n_leaves == 1);
+}
+
+TEST(limits_beyond_the_arrays_are_refused) {
+    Tree tree(8, 1);
+    tree.x.max_nodes = 9;
+    CHECK(dyspec_expansion_reset(&tree.x) == DYSPEC_E_ARGUMENT);
+    tree.x.max_nodes = 8;
+    tree.x.max_leaves = 0;
+    CHECK(dyspec_expansion_reset(&tree.x) == DYSPEC_E_ARGUMENT);
+}
