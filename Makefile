@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LLAMA := $(shell sed -n 's/.*"\(llama-cpp-python==[^"]*\)".*/\1/p' pyproject.toml)
-NATIVE_FILES := $(shell find native -type f \( -name '*.cpp' -o -name '*.h' \) 2>/dev/null)
+NATIVE_FILES := $(shell find native -type f \( -name '*.cpp' -o -name '*.h' -o -name '*.inl' \) 2>/dev/null)
 NATIVE_BUILD := pyproject.toml $(wildcard CMakeLists.txt) $(NATIVE_FILES) \
 	$(shell find native -name CMakeLists.txt 2>/dev/null)
 ARGS ?=
