@@ -127,15 +127,15 @@ class TokenTree:
         """
         marked = set(accepted)
         lines: list[str] = []
-
-        def visit(node: int, prefix: str, branch: str) -> None:
+        waiting = [(0, "", "")]  # not by recursion: a chain can be deeper than Python's stack
+        while waiting:
+            node, prefix, branch = waiting.pop()
             star = "*" if node in marked else " "
             chance = "" if node == 0 else f"  {self.confidence[node]:.2f}"
             lines.append(f"{star} {prefix}{branch}{piece(int(self.token[node]))!r}{chance}")
+            indent = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
             below = self.children(node)
-            indent = {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
-            for child in below:
-                visit(child, prefix + indent, "└─ " if child == below[-1] else "├─ ")
-
-        visit(0, "", "")
+            waiting.extend(
+                (child, indent, "└─ " if child == below[-1] else "├─ ") for child in below[::-1]
+            )
         return "\n".join(lines)
