@@ -130,28 +130,35 @@ class TreeCache:
             self._num_used,
             self.num_sequences,
         )
+        self._num_seen = max(self._num_seen, int(nodes.max()) + 1)
         first = len(self.tokens)
         root_pos = first + len(unread)
-        for source, fresh, depth in copies.tolist():
-            self.context.seq_cp(source, fresh, root_pos + 1, root_pos + depth + 1)
         batch = self._batch
-        batch.clear()
-        if unread:
-            batch.add_shared(unread, first, self.num_sequences, output=False)
-        positions = root_pos + tree.depth[nodes]
-        batch.add(tree.token[nodes], positions, offsets, ids, output=True)
-        started = time.perf_counter()
-        self._decode(first)
+        try:
+            for source, fresh, depth in copies.tolist():
+                self.context.seq_cp(source, fresh, root_pos + 1, root_pos + depth + 1)
+            batch.clear()
+            if unread:
+                batch.add_shared(unread, first, self.num_sequences, output=False)
+            positions = root_pos + tree.depth[nodes]
+            batch.add(tree.token[nodes], positions, offsets, ids, output=True)
+            started = time.perf_counter()
+            self.context.decode(batch)
+        except Exception:
+            self._roll_back(first)
+            raise
         self.decode_seconds += time.perf_counter() - started
         self.num_passes += 1
         self.num_rows += batch.size
         self.tokens.extend(unread)
-        self._num_seen = max(self._num_seen, int(nodes.max()) + 1)
         base = self.context.logits_address()
         self._row[nodes] = base + self._row_bytes * np.arange(len(nodes), dtype=np.uint64)
 
     def row(self, node: int) -> int:
-        """Address of a node's float32[num_vocab] logits; valid until the next `evaluate`."""
+        """Address of a node's float32[num_vocab] logits, 0 if this step has not evaluated it.
+
+        Valid until the next `evaluate`.
+        """
         return int(self._row[node])
 
     def rows(self, nodes: npt.NDArray[np.int32]) -> npt.NDArray[np.uint64]:
@@ -203,14 +210,18 @@ class TreeCache:
         try:
             self.context.decode(self._batch)
         except Exception:
-            # llama.cpp itself rolls back only the first id of each row.
-            if not self.context.seq_rm(-1, first, -1):
-                self.clear()
-            self._forget_tree()
+            self._roll_back(first)
             raise
+
+    def _roll_back(self, first: int) -> None:
+        # llama.cpp itself rolls back only the first id of each row.
+        if not self.context.seq_rm(-1, first, -1):
+            self.clear()
+        self._forget_tree()
 
     def _forget_tree(self) -> None:
         self._seq[: self._num_seen] = -1
+        self._row[: self._num_seen] = 0
         self._continued[: self._num_seen] = 0
         self._num_seen = 0
         self._num_used = 1

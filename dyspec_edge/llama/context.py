@@ -111,6 +111,11 @@ class Context:
             Cancelled: the abort flag was set.
             DecodeError: no room, an invalid batch, or a failed computation.
         """
+        num_wanted = int(np.count_nonzero(batch.output[: batch.size]))
+        if num_wanted > self.num_outputs:  # llama.cpp would end the process
+            raise DecodeError(
+                f"{num_wanted} rows of logits asked for; the context has {self.num_outputs}"
+            )
         batch.struct.n_tokens = batch.size
         sink.last_complaint = ""
         code = llama_cpp.llama_decode(self._context, batch.struct)
@@ -126,7 +131,7 @@ class Context:
         raise DecodeError(f"llama_decode of {batch.size} rows returned {code}, {meaning}{detail}")
 
     def logits_address(self) -> int:
-        """Address of float32[num_outputs, num_vocab], rows in batch order, until the next decode."""
+        """Address of float32[num_outputs, num_vocab] in batch order, until the next decode."""
         pointer = llama_cpp.llama_get_logits(self._context)
         return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
