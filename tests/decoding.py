@@ -1,0 +1,173 @@
+"""Caches and decoders over tiny models, in the setting in which arithmetic is exact.
+
+F32 caches, no flash attention, one thread: passes of different shapes then agree within 1e-3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.cache import TreeCache
+from dyspec_edge.draft.model import ModelDrafter
+from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.llama import Batch, Context, Model
+from dyspec_edge.policy import parse
+from dyspec_edge.sampling import Sampler, SamplingParams
+from dyspec_edge.speculative import SpeculativeDecoder, Step
+from dyspec_edge.tree import TokenTree
+from dyspec_edge.verify import MatchVerifier, ResidualVerifier
+from tests.conftest import TinyPair
+
+Rows = npt.NDArray[np.float32]
+
+
+def open_context(
+    model: Model, *, num_ctx: int = 512, num_sequences: int = 1, num_outputs: int = 64
+) -> Context:
+    """A context whose logits do not depend on the shape of a batch."""
+    return Context(
+        model,
+        num_ctx=num_ctx,
+        num_sequences=num_sequences,
+        num_outputs=num_outputs,
+        num_threads=1,
+        flash_attn="off",
+        type_k="f32",
+        type_v="f32",
+    )
+
+
+@contextmanager
+def opened_cache(
+    path: Path, *, num_ctx: int = 512, num_sequences: int = 1, capacity: int = 64
+) -> Iterator[TreeCache]:
+    """A cache for trees of `capacity` nodes."""
+    with Model(path) as model:
+        context = open_context(
+            model, num_ctx=num_ctx, num_sequences=num_sequences, num_outputs=capacity
+        )
+        cache = TreeCache(context, capacity)
+        yield cache
+        cache.close()
+
+
+class PlainReference:
+    """Logits of a text from one fresh causal pass: no trees, no sharing, nothing reused."""
+
+    def __init__(self, path: Path, num_ctx: int = 512) -> None:
+        self._model = Model(path)
+        self._context = open_context(self._model, num_ctx=num_ctx, num_outputs=num_ctx)
+        self._batch = Batch(self._context.max_rows, 1)
+
+    def logits(self, tokens: Sequence[int]) -> Rows:
+        """float32[n, num_vocab], the logits after each of `tokens`."""
+        self._context.clear()
+        self._batch.clear()
+        self._batch.add_shared(tokens, 0, 1, output=True)
+        self._context.decode(self._batch)
+        base, num_vocab = self._context.logits_address(), self._model.num_vocab
+        return np.stack(
+            [self._context.row_view(base + 4 * num_vocab * i) for i in range(len(tokens))]
+        )
+
+    def close(self) -> None:
+        self._context.close()
+        self._model.close()
+
+
+@contextmanager
+def opened_decoder(
+    pair: TinyPair,
+    policy: str,
+    *,
+    verify: str = "match",
+    num_ctx: int = 768,
+    num_ctx_draft: int | None = None,
+    draft_temperature: float | None = None,
+    vocab_limit: int | None = None,
+    excluded: Sequence[int] = (),
+    end_tokens: npt.NDArray[np.int32] | None = None,
+) -> Iterator[SpeculativeDecoder]:
+    """A decoder; "none" decodes plainly."""
+    with ExitStack() as stack:
+        model = stack.enter_context(Model(pair.target))
+        ends = model.end_tokens if end_tokens is None else end_tokens
+        chosen = parse(policy, ends)
+        nodes = 1 + (chosen.max_nodes if chosen else 0)
+        num_sequences = chosen.max_leaves if chosen else 1
+
+        def cache(of: Model, tokens: int) -> TreeCache:
+            context = open_context(
+                of, num_ctx=tokens + nodes, num_sequences=num_sequences, num_outputs=nodes
+            )
+            stack.callback(context.close)
+            return TreeCache(context, nodes)
+
+        drafter = None
+        if chosen is not None:
+            draft_model = stack.enter_context(Model(pair.draft))
+            drafter = ModelDrafter(
+                cache(draft_model, num_ctx_draft or num_ctx),
+                num_ctx=num_ctx_draft or num_ctx,
+                vocab_limit=vocab_limit or draft_model.num_vocab,
+                excluded=excluded,
+                temperature=draft_temperature,
+            )
+        yield SpeculativeDecoder(
+            cache(model, num_ctx),
+            ends,
+            drafter=drafter,
+            policy=chosen,
+            verifier=ResidualVerifier() if verify == "residual" else MatchVerifier(),
+        )
+
+
+def steps(
+    decoder: SpeculativeDecoder,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    max_tokens: int,
+) -> Iterator[Step]:
+    """The steps of one reply."""
+    ranking = Ranking(
+        params,
+        seed,
+        residual=decoder.verifier.name == "residual",
+        draft_temperature=decoder.drafter.temperature if decoder.drafter else None,
+    )
+    sampler = Sampler(decoder.target.context.model, params, seed, prompt)
+    try:
+        decoder.begin(prompt, ranking)
+        yield from decoder.generate(prompt[-1], sampler, max_tokens)
+    finally:
+        sampler.close()
+
+
+def reply(
+    decoder: SpeculativeDecoder,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    max_tokens: int,
+) -> list[int]:
+    """The tokens of one reply."""
+    found = steps(decoder, prompt, params, seed=seed, max_tokens=max_tokens)
+    return [token for step in found for token in step.tokens]
+
+
+def evaluate_root(cache: TreeCache, token: int) -> Rows:
+    """The logits after one more token, which is not committed; float32[num_vocab]."""
+    tree = TokenTree(len(cache._seq), 1)
+    tree.reset(token)
+    cache.evaluate(tree, np.zeros(1, np.int32))
+    row = cache.context.row_view(cache.row(0)).copy()
+    cache.rewind(len(cache.tokens))
+    return row
