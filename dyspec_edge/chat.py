@@ -113,15 +113,15 @@ class Chat:
                 self._terminal.notice("(stopped before the answer; the message was taken back)")
 
     def _make_room(self) -> None:
-        # Once the context is full, a quarter of it is freed: dropping one turn at a time would
-        # change the beginning, and so read everything anew, at each message.
+        # A full context is emptied to half: dropping one turn at a time would change the
+        # beginning, and so read everything anew, at each message.
         room = self._engine.num_ctx
         limit = self._settings.max_tokens if self._settings.max_tokens > 0 else REPLY_RESERVE
         size = self._engine.count_tokens(self.conversation.window())
         if size <= room - min(limit, room // 4):
             return
         first = self.conversation.num_dropped
-        while size > room - room // 4 and self.conversation.drop_oldest_turn():
+        while size > room // 2 and self.conversation.drop_oldest_turn():
             size = self._engine.count_tokens(self.conversation.window())
         if size >= room:
             raise ContextOverflow(size, room)

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -116,13 +116,20 @@ def chat(**typed: Any) -> int:
         system=typed["system_prompt"],
         models={"model": str(config.model), "draft": str(config.draft or "")},
     )
-    with _loaded(config, terminal) as engine:
+    holding = line_input.keys_held() if interactive else nullcontext()
+    with holding, _loaded(config, terminal) as engine:
         lines: line_input.LineSource = line_input.PipedLines()
         if interactive:
             terminal.notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.")
-            names = [f"/{name}" for name in COMMANDS]
-            lines = line_input.LineEditor(line_input.history_file(), names)
+            lines = _line_editor()
         return Chat(engine, terminal, settings, interactive=interactive).run(lines)
+
+
+def _line_editor() -> line_input.LineSource:
+    from dyspec_edge import line_editor
+
+    commands = [f"/{name}" for name in COMMANDS]
+    return line_editor.LineEditor(line_editor.history_file(), commands)
 
 
 @cli.command(short_help="Complete one prompt, or answer one message.")
@@ -192,22 +199,27 @@ def check(**typed: Any) -> int:
 
     Trees rely on their agreement.  Exits with 1 if they differ by more than the bound.
     """
-    from dyspec_edge.check import compare_passes
+    from dyspec_edge.check import CheckReport, compare_passes
 
     terminal = Terminal()
     config = _config(typed, terminal)
-    reports: list[Any] = []
-    with work.Work[Any](lambda emit: emit(compare_passes(config))) as job:
-        reports.extend(event for event in job if event is not None)
-    report = reports[0]
+    reports: list[CheckReport] = []
+    with work.Work[tuple[CheckReport, ...]](lambda emit: emit(compare_passes(config))) as job:
+        for event in job:
+            reports.extend(event or ())
     grid = Table.grid(padding=(0, 2))
-    grid.add_row("rows compared", str(report.rows))
-    grid.add_row("largest difference of a logit", f"{report.max_logit_difference:.4g}")
-    grid.add_row("bound", f"{report.bound:.4g}")
-    grid.add_row("most probable token differs", f"{report.top1_flips} times")
-    grid.add_row("result", "ok" if report.ok else "above the bound")
+    for report in reports:
+        flips = f"{report.top1_flips} times"
+        if report.top1_flips:
+            flips += f", largest gap {report.largest_flip_gap:.4g}"
+        grid.add_row(report.role, report.path.name)
+        grid.add_row("rows compared", str(report.rows))
+        grid.add_row("largest difference of a logit", f"{report.max_logit_difference:.4g}")
+        grid.add_row("bound", f"{report.bound:.4g}")
+        grid.add_row("most probable token differs", flips)
+        grid.add_row("result", "ok" if report.ok else "above the bound")
     terminal.out.print(grid)
-    return 0 if report.ok else 1
+    return 0 if all(report.ok for report in reports) else 1
 
 
 @cli.command(short_help="Say what GGUF files are and whether they can be a pair.")

@@ -57,21 +57,21 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses, with click's own suggestions extended to options of one dash."""
-        typed = list(args)
-        known = [name for param in self.get_params(ctx) for name in param.opts if name[0] == "-"]
-        for arg in typed[: typed.index("--") if "--" in typed else None]:
-            # "-temp" would otherwise be read as "-t emp".
-            if re.match(r"-[a-z]", arg) and arg not in known and f"-{arg}" in known:
-                raise click.NoSuchOption(arg, possibilities=[f"-{arg}"], ctx=ctx)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.possibilities:
-                raise
-            whole = next((a for a in typed if a.startswith(error.option_name)), error.option_name)
-            near = nearest(whole.partition("=")[0], known)
-            hints = [near] if near else None
-            raise click.NoSuchOption(whole, possibilities=hints, ctx=ctx) from None
+        takers = {name: param for param in self.get_params(ctx) for name in param.opts}
+        known = [name for name in takers if name.startswith("-")]
+        rest = iter(args)
+        for arg in rest:
+            if arg == "--":
+                break
+            if arg in known:
+                if not getattr(takers[arg], "is_flag", False):
+                    next(rest, None)
+            # click would read "-mdd FILE" as "-m dd FILE", and "-temp 1" as "-t emp 1".
+            elif re.match(r"-[a-z]{2}", arg):
+                near = nearest(arg.partition("=")[0], known)
+                hints = [near] if near else None
+                raise click.NoSuchOption(arg, possibilities=hints, ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -59,13 +59,13 @@ class Terminal:
     def notice(self, text: str) -> None:
         """One dim line on stderr."""
         self._flush_out()
-        self.err.print(text, style="dim", soft_wrap=True)
+        self.err.print(text.translate(_VISIBLE), style="dim", soft_wrap=True)
 
     def error(self, text: str) -> None:
         """One line that begins with "error: " on stderr."""
         self._flush_out()
-        line = "error: " + " ".join(text.split())
-        self.err.print(line, style="red", soft_wrap=True)
+        line = "error: " + " ".join(text.splitlines())
+        self.err.print(line.translate(_VISIBLE), style="red", soft_wrap=True)
 
     def text(self, text: str) -> None:
         """A block of plain text on stdout, followed by a newline."""

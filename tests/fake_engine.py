@@ -11,6 +11,7 @@ program on it.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,9 @@ class FakeEngine:
     def load(
         cls, config: EngineConfig, *, on_progress: Callable[[str, float], None] | None = None
     ) -> FakeEngine:
+        if config.policy == "slow-load":
+            sys.stderr.write("loading slowly\n")
+            sys.stderr.flush()
         for step in range(5):
             if on_progress is not None:
                 on_progress("loading", step / 4)
