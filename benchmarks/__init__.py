@@ -1,0 +1,3 @@
+"""Benchmarks: `python -m benchmarks COMMAND`, results in RESULTS.md."""
+
+from __future__ import annotations

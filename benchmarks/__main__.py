@@ -1,0 +1,34 @@
+"""`python -m benchmarks COMMAND`: what is measured, one small program each."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from benchmarks.block_efficiency import block_efficiency
+from benchmarks.memory import memory
+from benchmarks.near_ties import near_ties
+from benchmarks.noise import noise
+from benchmarks.overhead import overhead
+from benchmarks.plain import plain
+from dyspec_edge.errors import DyspecError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def main() -> None:
+    """Benchmarks of dyspec-edge.
+
+    Each command writes a Markdown table to stdout, then one JSON document as the last line;
+    progress goes to stderr.  With -o FILE, finished runs are kept and not repeated.
+    """
+
+
+for command in (block_efficiency, noise, overhead, plain, near_ties, memory):
+    main.add_command(command)
+
+if __name__ == "__main__":
+    try:
+        main(prog_name="python -m benchmarks")
+    except DyspecError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,183 @@
+"""Milliseconds of a step outside llama_decode, and where they go."""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import pstats
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks import report
+from benchmarks.prompts import filler
+from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.engine import Engine, SamplingParams
+from dyspec_edge.sampling import Sampler
+from dyspec_edge.stats import Counters
+
+PARTS = ("orchestration", "rows", "sampler", "target", "draft", "step")
+CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
+
+
+@click.command()
+@bench_options(tokens=128, ctx=9216)
+@click.option("--policy", default="dyspec:16", show_default=True)
+@click.option("--lengths", default="200,8192", show_default=True, help="Tokens of context.")
+@click.option("--rounds", default=2, show_default=True)
+@click.option("--profile", is_flag=True, help="Show on stderr what the time goes into.")
+def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool) -> None:
+    """Time of a step outside llama_decode: orchestration, row reductions, sampler chain.
+
+    Medians over steps.  Orchestration is all but llama_decode, rows and sampler.
+    """
+    where = setup.circumstances()
+    cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    with setup.runs("overhead", where) as runs, Engines() as engines:
+        sizes = [int(length) for length in lengths.split(",")]
+        runs.expect(len(sizes) * rounds * len(CHAINS))
+        for size in sizes:
+            for number in range(rounds):
+                for chain, params in CHAINS.items():
+
+                    def job(size: int = size, params: SamplingParams = params) -> dict[str, Any]:
+                        engine = engines.get(setup.config(policy))
+                        tokens = context_of(engine, setup.prompts, size)
+                        return _steps(engine, tokens, params, setup.num_tokens)
+
+                    key = {"policy": policy, "context": size, "chain": chain, "round": number}
+                    cells.setdefault((size, chain), []).append(runs(key, job))
+        if profile:
+            engine = engines.get(setup.config(policy))
+            for chain, params in CHAINS.items():
+                tokens = context_of(engine, setup.prompts, sizes[0])
+                runs.note(f"\n{chain}, {sizes[0]} tokens of context:")
+                runs.note(_profile(engine, tokens, params, setup.num_tokens))
+    rows, document = [], []
+    for (size, chain), found in cells.items():
+        parts = {
+            part: statistics.median(x for run in found for x in run["seconds"][part])
+            for part in PARTS
+        }
+        num_steps = sum(len(run["seconds"]["step"]) for run in found)
+        passes = sum(run["draft_passes"] for run in found) / num_steps
+        text = statistics.median(run["text_seconds"] for run in found)
+        rows.append(
+            (
+                str(size),
+                chain,
+                f"**{1e3 * parts['orchestration']:.2f}**",
+                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:3]),
+                f"{1e3 * text:.2f}",
+                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[3:]),
+                f"{passes:.1f}",
+                str(num_steps),
+            )
+        )
+        document.append(
+            {
+                "context": size,
+                "chain": chain,
+                "seconds": parts,
+                "text_seconds": text,
+                "draft_passes": passes,
+                "steps": num_steps,
+            }
+        )
+    header = (
+        "context",
+        "chain",
+        "orchestration",
+        "rows",
+        "sampler",
+        "text",
+        "target pass",
+        "draft passes",
+        "step",
+        "draft passes / step",
+        "steps",
+    )
+    report.show(f"`{policy}`, milliseconds a step, medians", header, rows)
+    report.finish({**where, "load average": runs.load}, {"policy": policy, "cells": document})
+
+
+def context_of(engine: Engine, prompts: Path, size: int) -> list[int]:
+    """`size` tokens of prompts, repeated as often as needed."""
+    model = engine.decoder.target.context.model
+    text = model.tokenize(filler(prompts), add_special=False, parse_special=False)
+    repeated = text * (size // len(text) + 1)
+    return repeated[:size]
+
+
+def _steps(
+    engine: Engine, tokens: Sequence[int], params: SamplingParams, num_tokens: int
+) -> dict[str, Any]:
+    """Seconds of each part of every step but the first, from the decoder's own totals."""
+    decoder, model = engine.decoder, engine.decoder.target.context.model
+    seed = params.seed or 0
+    sampler = Sampler(model, params, seed, tokens)
+    seconds: dict[str, list[float]] = {part: [] for part in PARTS}
+    try:
+        decoder.begin(tokens[:-1], Ranking(params, seed))
+        before, drawn = Counters.read(decoder), _drawn(sampler)
+        first = before
+        for step in decoder.generate(tokens[-1], sampler, num_tokens):
+            now, drawn_now = Counters.read(decoder), _drawn(sampler)
+            spent = {
+                "target": now.target_seconds - before.target_seconds,
+                "draft": now.draft_seconds - before.draft_seconds,
+                "rows": now.rows_seconds - before.rows_seconds + drawn_now[1] - drawn[1],
+                "sampler": drawn_now[0] - drawn[0],
+            }
+            spent["orchestration"] = step.seconds - sum(spent.values())
+            spent["step"] = step.seconds
+            for part in PARTS:
+                seconds[part].append(spent[part])
+            before, drawn = now, drawn_now
+        passes = before.draft_passes - first.draft_passes
+    finally:
+        decoder.rewind(len(tokens) - 1)
+        sampler.close()
+    return {
+        "seconds": seconds,
+        "draft_passes": passes,
+        "text_seconds": _text_seconds(engine, params, num_tokens),
+    }
+
+
+def _drawn(sampler: Sampler) -> tuple[float, float]:
+    return sampler.seconds, sampler.rows_seconds
+
+
+def _text_seconds(engine: Engine, params: SamplingParams, num_tokens: int) -> float:
+    """What the engine adds to a step: bytes, stop strings, chunks."""
+    started = time.perf_counter()
+    stats = None
+    for chunk in engine.stream("Count to fifty.", sampling=params, max_tokens=num_tokens):
+        stats = chunk.stats
+    whole = time.perf_counter() - started
+    assert stats is not None
+    return (whole - stats.prefill_seconds - stats.decode_seconds) / stats.steps
+
+
+def _profile(engine: Engine, tokens: Sequence[int], params: SamplingParams, num_tokens: int) -> str:
+    """The functions that cost most in themselves, llama_decode among them."""
+    decoder, model = engine.decoder, engine.decoder.target.context.model
+    params = replace(params, seed=1)
+    sampler = Sampler(model, params, 1, tokens)
+    decoder.begin(tokens[:-1], Ranking(params, 1))
+    profile = cProfile.Profile()
+    profile.enable()
+    num_steps = sum(1 for _ in decoder.generate(tokens[-1], sampler, num_tokens))
+    profile.disable()
+    decoder.rewind(len(tokens) - 1)
+    sampler.close()
+    out = io.StringIO()
+    pstats.Stats(profile, stream=out).strip_dirs().sort_stats("tottime").print_stats(32)
+    return f"{num_steps} steps\n{out.getvalue()}"

@@ -1,0 +1,90 @@
+"""Runs that are done once: finished ones are kept in a JSONL file and skipped next time."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Values = Mapping[str, Any]
+
+
+class Runs:
+    """Carries out the runs of one command, with a progress bar on stderr.
+
+    Args:
+        path: the journal, or None to keep nothing.
+        constants: what identifies every run beside its own key: command, models, options.
+    """
+
+    def __init__(self, path: Path | None, constants: Values) -> None:
+        self._path = path
+        self._constants = dict(constants)
+        self._known: dict[str, Any] = {}
+        self._loads: list[float] = []
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                self._known[_identity(record["run"])] = record["result"]
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> Runs:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def expect(self, num_runs: int) -> None:
+        """Tell the bar how many runs there will be."""
+        self._progress.update(self._task, total=num_runs)
+
+    @property
+    def load(self) -> str:
+        """The machine's load average after the runs, in words: were they alone?"""
+        low, high = min(self._loads), max(self._loads)
+        return f"median {statistics.median(self._loads):.1f}, {low:.1f} to {high:.1f}"
+
+    def note(self, text: str) -> None:
+        """A line on stderr."""
+        self._progress.console.print(text, highlight=False)
+
+    def __call__(self, key: Values, job: Callable[[], Values]) -> dict[str, Any]:
+        """The result of the run `key`: from the journal, or of `job`, which is then kept."""
+        run = {**self._constants, **key}
+        identity = _identity(run)
+        self._progress.update(self._task, description=" ".join(str(v) for v in key.values()))
+        if identity not in self._known:
+            result = {**job(), "load": os.getloadavg()[0], "at": time.strftime("%F %T")}
+            self._known[identity] = json.loads(json.dumps(result))
+            if self._path is not None:
+                with self._path.open("a", encoding="utf-8") as journal:
+                    journal.write(json.dumps({"run": run, "result": result}) + "\n")
+        self._loads.append(self._known[identity]["load"])
+        self._progress.advance(self._task)
+        found: dict[str, Any] = self._known[identity]
+        return found
+
+
+def _identity(run: Values) -> str:
+    return json.dumps(run, sort_keys=True)
