@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.cache import TreeCache
+from dyspec_edge.cache import TreeCache, common_prefix
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.tree import TokenTree
 
@@ -72,12 +72,13 @@ class ModelDrafter:
     ) -> None:
         """Read the tokens before the root and take the rule for a new reply."""
         self.ranking = ranking
-        shared = self._start < len(text) and self.cache.tokens[:1] == self._known(
-            text[self._start : self._start + 1]
-        )
-        if not shared or len(text) - self._start > self._num_ctx:
-            self._start = self._window_start(len(text))
+        self._start = self._start_for(text)
         self.cache.prefill(self._known(text[self._start :]), on_progress=on_progress)
+
+    def num_unread(self, text: Sequence[int]) -> int:
+        """Tokens that `begin` would read of `text`."""
+        window = self._known(text[self._start_for(text) :])
+        return len(window) - common_prefix(self.cache.tokens, window)
 
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""
@@ -136,6 +137,14 @@ class ModelDrafter:
             self.cache.prefill(self._known(self._text[self._start :]))
             return []
         return self._known(self._text[seen:])
+
+    def _start_for(self, text: Sequence[int]) -> int:
+        """Where in a new text to begin: where the cache does, if that is the same text."""
+        start = self._start
+        shared = start < len(text) and self.cache.tokens[:1] == self._known(text[start : start + 1])
+        if not shared or len(text) - start > self._num_ctx:
+            return self._window_start(len(text))
+        return start
 
     def _window_start(self, length: int) -> int:
         """Where to begin so that the draft need not start again for half a window."""
