@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 from typing import Any
 
 from dyspec_edge import text as streams
 from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.errors import Cancelled, ContextOverflow, OptionError
+from dyspec_edge.errors import Cancelled, ContextOverflow, DyspecError, OptionError
 from dyspec_edge.loading import EngineConfig, Loaded, load
 from dyspec_edge.sampling import Sampler, SamplingParams, fresh_seed
 from dyspec_edge.speculative import Step
@@ -76,6 +79,8 @@ class Engine:
         self._model = loaded.model
         self._lock = threading.Lock()
         self._running = False
+        self._closed = False
+        self._current: weakref.ref[Generator[Chunk]] | None = None
         self._last_path: tuple[int, ...] = ()
         self._dialogue: tuple[str, tuple[int, ...]] = ("", ())
         model = self._model
@@ -120,10 +125,11 @@ class Engine:
         stop: Sequence[str] = (),
         raw: bool = False,
         on_prefill: Callable[[int, int], None] | None = None,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk]:
         """Generate a reply piece by piece.
 
-        A consumer may stop iterating at any time; the caches stay valid.
+        A consumer may stop iterating at any time; the caches stay valid.  Other replies wait until
+        this one is read to its end, closed or dropped.
 
         Args:
             prompt: messages, or a text (one user message; with `raw` the bare prompt).
@@ -137,13 +143,11 @@ class Engine:
             OptionError: an empty prompt, or a value that has no meaning.
             DecodeError: llama.cpp failed.
         """
-        with self._lock:
-            self._running = True
-            try:
-                yield from self._reply(prompt, sampling, max_tokens, stop, raw, on_prefill)
-            finally:
-                self._running = False
-                self.decoder.set_abort(False)
+        reply = self._reply(prompt, sampling, max_tokens, stop, raw, on_prefill)
+        this: list[weakref.ref[Generator[Chunk]]] = []
+        stream = self._in_turn(reply, this)
+        this.append(weakref.ref(stream))
+        return stream
 
     def generate(
         self,
@@ -183,6 +187,7 @@ class Engine:
 
     def count_tokens(self, prompt: str | Sequence[Message], *, raw: bool = False) -> int:
         """Tokens of the rendered prompt."""
+        self._require_open()
         return len(self._tokenize(self._render(prompt, raw=raw)))
 
     def opens_thought(self, prompt: str | Sequence[Message]) -> bool:
@@ -191,15 +196,24 @@ class Engine:
 
     def draw_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
+        self._require_open()
         if not self._last_path:
             return ""
         return self.decoder.tree.draw(self._shown, self._last_path)
 
     def close(self) -> None:
         """Free models and caches.  Idempotent."""
-        self.cancel()
-        with self._lock:
+        while not self._lock.acquire(timeout=0.05):
+            self.cancel()
+            stream = self._current() if self._current is not None else None
+            if stream is not None and getgeneratorstate(stream) == GEN_SUSPENDED:  # half-read
+                with suppress(ValueError):  # somebody did in this very moment
+                    stream.close()
+        try:
+            self._closed = True
             self._loaded.close()
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Engine:
         return self
@@ -212,6 +226,25 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _in_turn(
+        self, reply: Generator[Chunk], this: Sequence[weakref.ref[Generator[Chunk]]]
+    ) -> Generator[Chunk]:
+        """`reply`, when no other one is under way."""
+        with self._lock:
+            self._require_open()
+            self.decoder.set_abort(False)  # a cancel may have come too late for the last reply
+            self._current = this[0]
+            self._running = True
+            try:
+                yield from reply
+            finally:
+                self._running = False
+                self.decoder.set_abort(False)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise DyspecError("the engine is closed; load it again")
+
     def _reply(
         self,
         prompt: str | Sequence[Message],
@@ -220,14 +253,14 @@ class Engine:
         stop: Sequence[str],
         raw: bool,
         on_prefill: Callable[[int, int], None] | None,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk]:
         started = time.perf_counter()
         params.check(self._model.num_vocab)
         if max_tokens < 1 and max_tokens != -1:
             raise OptionError(f"max_tokens is {max_tokens}; it must be at least 1, or -1")
         rendered = self._render(prompt, raw=raw)
         tokens = self._tokenize(rendered)
-        if not tokens:
+        if not rendered or not tokens:
             raise OptionError("the prompt is empty; say something")
         if len(tokens) >= self.num_ctx:
             raise ContextOverflow(len(tokens), self.num_ctx)
@@ -243,6 +276,8 @@ class Engine:
                     yield reply.take(step)
                     if reply.finish_reason is not None:
                         break
+                    if self.decoder.target.context.abort_flag.is_set:  # no GPU pass looks at it
+                        raise Cancelled("stopped")
             except Cancelled:
                 reply.finish_reason = "cancelled"
             yield reply.last_chunk()
@@ -330,7 +365,6 @@ class _Reply:
         """The chunk of a step, cut where an end token or a stop string ends the text."""
         if not self._steps:
             self._first_token_after = time.perf_counter() - self._started
-        self._steps.append(step)
         self.last_path = step.path
         model, first, shown = self._engine._model, len(self.emitted), ""
         for token in step.tokens:
@@ -344,7 +378,9 @@ class _Reply:
                 self.finish_reason, self.was_cut = "stop", True
                 break
         self.text += shown
-        return Chunk(shown, tuple(self.emitted[first:]))
+        emitted = tuple(self.emitted[first:])
+        self._steps.append(replace(step, num_accepted=min(step.num_accepted, len(emitted))))
+        return Chunk(shown, emitted)
 
     def last_chunk(self) -> Chunk:
         """What was held back, the reason of the end, and the figures."""
