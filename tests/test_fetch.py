@@ -57,7 +57,7 @@ def wheel_source(
     def copy(package: str, scratch: Path, start: int, on_bytes: Callable[[int], None]) -> Path:
         name = package.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
         on_bytes(start + 1)
-        return shutil.copy(tmp_path / "index" / name, scratch / name)
+        return Path(shutil.copy(tmp_path / "index" / name, scratch / name))
 
     monkeypatch.setattr(wheels, "_pip_download", copy)
     return pip_source
