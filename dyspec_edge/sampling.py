@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dyspec_edge import native
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import ChainOptions, Model, SamplerChain, candidates_view
+from dyspec_edge.native.rows import not_finite
 
 # Streams of the counter-based generator; draft nodes take 1, 2, ... (draft/model.py).
 TARGET_STREAM = 0
@@ -54,22 +55,34 @@ class SamplingParams:
 
     def check(self, num_vocab: int) -> None:
         """Raise OptionError for a value that has no meaning."""
-        for name in ("temperature", "frequency_penalty", "presence_penalty", "dry_multiplier"):
+        for name in (
+            "temperature",
+            "frequency_penalty",
+            "presence_penalty",
+            "dry_multiplier",
+            "dry_base",
+        ):
             if not math.isfinite(getattr(self, name)):
                 raise OptionError(f"{name} is {getattr(self, name)}; it must be a finite number")
         if self.temperature < 0:
             raise OptionError(f"temperature is {self.temperature}; it must be 0 or more")
         if not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0):
             raise OptionError(f"repeat_penalty is {self.repeat_penalty}; it must be above 0")
+        if self.dry_base < 1:
+            raise OptionError(f"dry_base is {self.dry_base}; it must be 1 or more")
         for name in ("top_p", "min_p", "typical"):
             if not 0 <= getattr(self, name) <= 1:
                 raise OptionError(f"{name} is {getattr(self, name)}; it must lie in 0 to 1")
         if self.seed is not None and not 0 <= self.seed < 2**64:
             raise OptionError(f"seed is {self.seed}; it must lie in 0 to 2**64 - 1")
-        for token, _ in self.logit_bias:
+        for token, bias in self.logit_bias:
             if not 0 <= token < num_vocab:
                 raise OptionError(
                     f"logit_bias names token {token}; the vocabulary ends at {num_vocab - 1}"
+                )
+            if not bias < math.inf:
+                raise OptionError(
+                    f"logit_bias of token {token} is {bias}; it must be a number, or -inf to ban it"
                 )
 
 
@@ -127,20 +140,29 @@ class Sampler:
             token = int(candidates_view(address, size)["id"][position])
         else:
             left = candidates_view(address, size)
-            token = int(left["id"][int(np.argmax(left["logit"]))])
+            best = int(np.argmax(left["logit"]))  # a NaN, if there is one
+            if not math.isfinite(left["logit"][best]):
+                raise not_finite("what the samplers left of the logits")
+            token = int(left["id"][best])
         self.seconds += time.perf_counter() - started
         return token
 
     def distribution(
         self, row_address: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """What the chain leaves of a row: ids int32[m], ascending, and probabilities float64[m]."""
+        """What the chain leaves of a row: ids int32[m], ascending, and probabilities float64[m].
+
+        Raises:
+            DyspecError: the row holds no finite value.
+        """
         started = time.perf_counter()
         address, size = self._chain.apply(row_address)
         left = candidates_view(address, size)
         ids, logits = left["id"].copy(), left["logit"].astype(np.float64)
         order = np.argsort(ids, kind="stable")
         ids, logits = ids[order], logits[order]
+        if not math.isfinite(logits.max()):
+            raise not_finite("what the samplers left of the logits")
         if self.temperature > 0:
             weights = np.exp(logits - logits.max())
         else:
