@@ -168,6 +168,6 @@ def evaluate_root(cache: TreeCache, token: int) -> Rows:
     tree = TokenTree(len(cache._seq), 1)
     tree.reset(token)
     cache.evaluate(tree, np.zeros(1, np.int32))
-    row = cache.context.row_view(cache.row(0)).copy()
+    row: Rows = cache.context.row_view(cache.row(0)).copy()
     cache.rewind(len(cache.tokens))
     return row
