@@ -97,7 +97,7 @@ class Context:
         self.num_outputs = int(params.n_outputs_max)
         self._memory: Any = llama_cpp.llama_get_memory(self._context)
         if adapters:
-            handles = (ctypes.c_void_p * len(adapters))(*adapters)
+            handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
             scales = (ctypes.c_float * len(adapters))(*[1.0] * len(adapters))
             llama_cpp.llama_set_adapters_lora(self._context, handles, len(adapters), scales)
 
