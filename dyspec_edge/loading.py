@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
 from dyspec_edge import cost, llama
@@ -82,6 +83,13 @@ class EngineConfig:
                 raise OptionError(
                     f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
                 )
+        for option, tokens in (("-c", self.num_ctx), ("-cd", self.num_ctx_draft)):
+            if tokens is not None and tokens < 0:
+                raise OptionError(
+                    f"a context of {tokens} tokens: {option} must be 0 (training length) or more"
+                )
+        if self.policy is not None:
+            parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
         if self.num_threads is not None and self.num_threads < 1:
             raise OptionError(f"{self.num_threads} threads: -t must be 1 or more")
         if self.draft_temperature is not None and not self.draft_temperature > 0:
