@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge import native
 from dyspec_edge.cache import TreeCache
 from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
@@ -23,6 +22,8 @@ from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import MatchVerifier, Verifier
 
 Progress = Callable[[int, int], None]
+
+ROOT = np.zeros(1, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,16 @@ class SpeculativeDecoder:
             The number of prompt tokens that the target had in its cache.
         """
         before = prompt[:-1]
-        reused = self.target.prefill(before, on_progress=on_progress)
-        if self.drafter is not None:
-            self.drafter.begin(before, ranking, on_progress=on_progress)
+        drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
+        more = drafter.num_unread(before) if drafter is not None else 0
+        reused = self.target.prefill(
+            before, on_progress=lambda done, total: report(done, total + more)
+        )
+        if drafter is not None:
+            read = len(before) - reused
+            drafter.begin(
+                before, ranking, on_progress=lambda done, total: report(read + done, read + total)
+            )
         return reused
 
     def generate(self, root: int, sampler: Sampler, max_tokens: int) -> Iterator[Step]:
@@ -109,18 +117,20 @@ class SpeculativeDecoder:
         started = time.perf_counter()
         tree, target, drafter = self.tree, self.target, self.drafter
         tree.reset(root)
+        nodes = ROOT
         if self.policy is not None and drafter is not None and room > 1:
             drafter.start_step(target.tokens, index)
-            self.policy.grow(tree, drafter, max_depth=room - 1)
-        target.evaluate(tree, native.depth_first(tree.parent, tree.size))
+            nodes = self.policy.grow(tree, drafter, max_depth=room - 1)
+        target.evaluate(tree, nodes)
         path, bonus = self.verifier.walk(tree, target.row, sampler, index)
+        tokens = (*tree.token[path[1:]].tolist(), bonus)
+        ended = tree.child(path[-1], bonus)  # an end token that was drafted counts as accepted
+        accepted = len(path) - 1 + int(ended >= 0 and target.row(ended) != 0)
         target.commit(tree, path)
         if drafter is not None:
             drafter.commit(tree, path)
-        tokens = (*tree.token[path[1:]].tolist(), bonus)
-        accepted = len(tokens) - 1 + int(tree.child(path[-1], bonus) >= 0)
         seconds = time.perf_counter() - started
-        return Step(tokens, tree.num_drafted, accepted, tuple(path), seconds)
+        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

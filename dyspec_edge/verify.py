@@ -18,7 +18,7 @@ from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
 
 Row = Callable[[int], int]
-"""The address of a node's target logits, float32[num_vocab]."""
+"""The address of a node's target logits, float32[num_vocab]; 0 if they were not asked for."""
 
 
 class Verifier(Protocol):
@@ -58,7 +58,7 @@ class MatchVerifier:
             token = sampler.draw(row(path[-1]), index + len(path) - 1)
             sampler.accept(token)
             child = tree.child(path[-1], token)
-            if child < 0 or tree.terminal[child]:
+            if child < 0 or not row(child) or tree.terminal[child]:
                 return path, token
             path.append(child)
 

@@ -8,7 +8,7 @@ import logging
 import llama_cpp
 
 log = logging.getLogger("dyspec_edge.llama")
-_LEVELS = {1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.DEBUG}
+_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
 class _LogSink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dyspec_edge.policy.interface import Drafter
+from dyspec_edge.policy.interface import Drafter, Nodes
 from dyspec_edge.tree import TokenTree
 
 
@@ -22,15 +22,16 @@ class ChainPolicy:
         self.max_leaves = 1
         self._end_tokens = frozenset(end_tokens.tolist())
 
-    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> None:
+    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Draft until the chain is long enough or the text would end."""
         node = 0
         for _ in range(min(self.max_nodes, max_depth)):
             drafter.evaluate(tree, np.array([node], np.int32))
             if tree.num_candidates[node] == 0:
-                return
+                break
             token = int(tree.candidate_ids[node, 0])
             ends = token in self._end_tokens
             node = tree.add(node, token, float(tree.candidate_probs[node, 0]), terminal=ends)
             if ends:
-                return
+                break
+        return np.arange(tree.size, dtype=np.int32)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.native import MAX_SEQUENCES
-from dyspec_edge.policy.interface import Drafter
+from dyspec_edge.policy.interface import Drafter, Nodes
 from dyspec_edge.tree import TokenTree
 
 
@@ -31,7 +31,7 @@ class _TreePolicy:
 
     def _fill(
         self, tree: TokenTree, drafter: Drafter, max_depth: int, threshold: float = 0.0
-    ) -> None:
+    ) -> Nodes:
         if self._expansion is None or self._expansion[0] is not tree:
             expansion = native.Expansion(
                 tree,
@@ -46,6 +46,7 @@ class _TreePolicy:
         expansion.reset(max_depth=max_depth, threshold=threshold)
         while len(nodes := expansion.run()):
             drafter.evaluate(tree, nodes)
+        return native.depth_first(tree.parent, tree.size)
 
 
 class DySpecPolicy(_TreePolicy):
@@ -57,9 +58,9 @@ class DySpecPolicy(_TreePolicy):
         super().__init__(num_nodes, end_tokens)
         self.name = f"dyspec:{num_nodes}"
 
-    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> None:
+    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Fill the best slots until the tree has its size."""
-        self._fill(tree, drafter, max_depth)
+        return self._fill(tree, drafter, max_depth)
 
 
 class ThresholdPolicy(_TreePolicy):
@@ -74,20 +75,25 @@ class ThresholdPolicy(_TreePolicy):
     ADAPT = 0.5
     """Exponent of (size / N) by which the threshold follows the size of the last tree."""
 
+    LARGEST = 0.5
+
     def __init__(
         self, num_nodes: int, end_tokens: npt.NDArray[np.int32], threshold: float | None = None
     ) -> None:
         super().__init__(num_nodes, end_tokens)
         suffix = "" if threshold is None else f":{threshold:g}"
         self.name = f"dyspec-threshold:{num_nodes}{suffix}"
-        self.threshold = 1.0 / num_nodes if threshold is None else threshold
+        self.threshold = min(self.LARGEST, 1.0 / num_nodes) if threshold is None else threshold
         self._adapts = threshold is None
 
-    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> None:
+    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Fill the slots above the threshold, then adapt it to the size that came out."""
-        self._fill(tree, drafter, max_depth, self.threshold)
-        if self._adapts:
+        nodes = self._fill(tree, drafter, max_depth, self.threshold)
+        # A tree that was cut at max_depth, or never begun, says nothing about the threshold.
+        deepest = int(tree.depth[: tree.size].max())
+        if self._adapts and deepest < max_depth and tree.num_candidates[0] > 0:
             # At the cap, a tree says only that more would have fitted: raise t a little.
             fill = max(1, tree.num_drafted) / self.max_nodes
             step = 1.1 if fill >= 1 else fill**self.ADAPT
-            self.threshold = float(np.clip(self.threshold * step, 1e-6, 0.5))
+            self.threshold = float(np.clip(self.threshold * step, 1e-6, self.LARGEST))
+        return nodes

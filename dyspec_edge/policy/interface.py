@@ -9,11 +9,13 @@ import numpy.typing as npt
 
 from dyspec_edge.tree import TokenTree
 
+Nodes = npt.NDArray[np.int32]
+
 
 class Drafter(Protocol):
     """A source of candidates."""
 
-    def evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         """Write the candidates of `nodes` into the tree, in one draft pass."""
         ...
 
@@ -31,6 +33,11 @@ class Policy(Protocol):
     max_nodes: int
     max_leaves: int
 
-    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> None:
-        """Add nodes below the root, none deeper than `max_depth`."""
+    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
+        """Add nodes below the root, none deeper than `max_depth`.
+
+        Returns:
+            int32[n], the nodes that the target shall check: the root and what is below it, depth
+            first, every node's parent among them.
+        """
         ...
