@@ -1,4 +1,4 @@
-// One row's reductions, built once per instruction set from row_kernels.inl.
+// One row's reductions, built once per instruction set from row_kernel_bodies.h.
 #pragma once
 
 #include <cstdint>

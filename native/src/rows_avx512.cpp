@@ -19,7 +19,7 @@ DYSPEC_TARGET static inline __attribute__((always_inline)) bool any(ivec mask) {
     return _mm512_movepi32_mask((__m512i)mask) != 0;
 }
 
-#include "row_kernels.inl"
+#include "row_kernel_bodies.h"
 
 } // namespace avx512
 

@@ -29,7 +29,7 @@ static inline bool any(ivec mask) {
 #endif
 }
 
-#include "row_kernels.inl"
+#include "row_kernel_bodies.h"
 
 } // namespace baseline
 

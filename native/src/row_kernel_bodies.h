@@ -1,8 +1,8 @@
-// The bodies of RowKernels over vectors of `lanes` floats.  The including file defines
+// The bodies of RowKernels over vectors of `lanes` floats.  Each instruction set includes them
+// once, hence no include guard, in a namespace of its own, after defining
 //   DYSPEC_TARGET   the target attribute of every function
 //   lanes           floats per vector
 //   any(mask)       whether a lane of a comparison is true
-// and encloses this file in a namespace of its own.
 
 #define DYSPEC_INLINE DYSPEC_TARGET static inline __attribute__((always_inline))
 
