@@ -83,12 +83,12 @@ class Context:
         params.no_perf = True
         params.abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
         params.abort_callback_data = self.abort_flag.address
-        sink.last_complaint = ""
+        sink.complaint = ""
         self._context: Any = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
             raise DeviceError(
-                f"no room for a context of {num_ctx} tokens of {model.path.name} "
-                f"({sink.last_complaint or 'no reason given'}); try -c {max(256, num_ctx // 2)}"
+                f"{model.path.name}: llama.cpp cannot make a context of {num_ctx} tokens "
+                f"({sink.complaint or 'no reason given'}); -c {max(256, num_ctx // 2)} needs less"
             )
         self.model = model
         self.num_sequences = num_sequences
@@ -117,7 +117,7 @@ class Context:
                 f"{num_wanted} rows of logits asked for; the context has {self.num_outputs}"
             )
         batch.struct.n_tokens = batch.size
-        sink.last_complaint = ""
+        sink.complaint = ""
         code = llama_cpp.llama_decode(self._context, batch.struct)
         if code == 0:
             llama_cpp.llama_synchronize(self._context)
@@ -127,7 +127,7 @@ class Context:
         meaning = {1: "no room for the batch in the KV cache", -1: "invalid batch"}.get(
             code, "the computation failed"
         )
-        detail = f": {sink.last_complaint}" if sink.last_complaint else ""
+        detail = f": {sink.complaint}" if sink.complaint else ""
         raise DecodeError(f"llama_decode of {batch.size} rows returned {code}, {meaning}{detail}")
 
     def logits_address(self) -> int:

@@ -1,4 +1,4 @@
-"""llama.cpp's log: silent by default, its last complaint remembered for error messages."""
+"""llama.cpp's log: silent by default, its complaint remembered for error messages."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 
 
 class _LogSink:
-    """Collects llama.cpp's log: lines go to `logging`, the last complaint is remembered."""
+    """Collects llama.cpp's log: lines go to `logging`, an error is remembered.
+
+    Attributes:
+        complaint: the first error since this was set to "", which names the root of the trouble.
+    """
 
     def __init__(self) -> None:
-        self.last_complaint = ""
+        self.complaint = ""
         self._line = ""
         self._level = logging.INFO
 
@@ -25,8 +29,8 @@ class _LogSink:
         self._line += text.decode("utf-8", "replace")
         while "\n" in self._line:
             line, self._line = self._line.split("\n", 1)
-            if self._level >= logging.ERROR and line.strip():
-                self.last_complaint = line.strip()
+            if self._level >= logging.ERROR and not self.complaint:
+                self.complaint = line.strip()
             log.log(self._level, "%s", line)
 
 

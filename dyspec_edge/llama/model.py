@@ -55,10 +55,10 @@ class Model:
 
         callback = llama_cpp.llama_progress_callback(progress)  # lives until the load is over
         params.progress_callback = callback
-        sink.last_complaint = ""
+        sink.complaint = ""
         self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
         if not self._model:
-            cause = sink.last_complaint or "no reason given"
+            cause = sink.complaint or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this file ({cause})")
         self.path = path
         self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
@@ -144,11 +144,11 @@ class Model:
         Raises:
             ModelFileError: the file is no adapter for this model.
         """
-        sink.last_complaint = ""
+        sink.complaint = ""
         adapter = llama_cpp.llama_adapter_lora_init(self._model, str(path).encode())
         if not adapter:
             raise ModelFileError(
-                f"{path}: not a LoRA adapter for {self.path.name} ({sink.last_complaint})"
+                f"{path}: not a LoRA adapter for {self.path.name} ({sink.complaint})"
             )
         self._adapters.append(adapter)
         return adapter
