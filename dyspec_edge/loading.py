@@ -83,6 +83,11 @@ class EngineConfig:
                 raise OptionError(
                     f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
                 )
+        if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
+            raise OptionError(
+                f"cache_type_v {self.cache_type_v} works with flash attention only; drop -fa off, "
+                "or use f16"
+            )
         for option, tokens in (("-c", self.num_ctx), ("-cd", self.num_ctx_draft)):
             if tokens is not None and tokens < 0:
                 raise OptionError(
