@@ -279,6 +279,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
         ({"verify": "hope"}, "verify is 'hope'; it must be one of auto, match, residual"),
         ({"flash_attn": "yes"}, "flash_attn is 'yes'; it must be one of auto, off, on"),
         ({"cache_type_k": "f8"}, "cache_type_k is 'f8'; it must be one of f32, f16"),
+        ({"cache_type_v": "q8_0"}, "cache_type_v q8_0 works with flash attention only"),
         ({"num_ctx": -1}, "context of -1 tokens: -c must be 0"),
         ({"num_ctx_draft": -1}, "context of -1 tokens: -cd must be 0"),
         ({"num_threads": 0}, "0 threads: -t must be 1 or more"),
@@ -343,6 +344,12 @@ def test_a_context_that_cannot_fit_names_one_that_does(
     with opened(*tiny_pair, num_ctx=fitting) as engine:
         assert engine.num_ctx == fitting
         assert text_of(engine, max_tokens=4)
+
+
+def test_a_context_that_llama_cpp_refuses_says_why(tiny_target: Path) -> None:
+    with pytest.raises(DeviceError, match="context of 1280 tokens") as caught:
+        Engine.load(tiny_config(tiny_target, cache_type_k="q8_0", flash_attn="on"))
+    assert "block size 32 does not divide n_embd_head_k=16" in str(caught.value)
 
 
 def test_the_default_context_is_said(tiny_target: Path, tmp_path: Path) -> None:
@@ -435,7 +442,7 @@ BAD_FILES = [
     (one_shard_only, "1 of 2 shards are missing: m-00002-of-00002.gguf"),
     (folder, "is a directory"),
     (adapter, "is a LoRA adapter, not a model; give it with --lora"),
-    (lacks_a_tensor, "llama.cpp cannot load this file"),
+    (lacks_a_tensor, "tensor 'blk.1.ffn_down.weight' not found"),
 ]
 
 
@@ -505,6 +512,21 @@ def test_progress_runs_from_loading_to_measuring(tiny_pair: TinyPair) -> None:
         fractions = [fraction for name, fraction in heard if name == label]
         assert fractions == sorted(fractions)
         assert 0 <= fractions[0] <= fractions[-1] == 1
+
+
+def test_verbose_shows_what_llama_cpp_says(
+    tiny_target: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(tiny_target, verbose=True):
+        pass
+    levels = {record.levelname for record in caplog.records}
+    assert any("load_tensors" in line for line in caplog.messages)
+    assert not any("create_tensor" in line for line in caplog.messages)  # debugging, no news
+    assert levels <= {"INFO", "WARNING"}
+    caplog.clear()
+    with opened(tiny_target):
+        pass
+    assert caplog.messages == []
 
 
 def test_llama_cpp_is_silent(tiny_target: Path, capfd: pytest.CaptureFixture[str]) -> None:
