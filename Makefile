@@ -75,13 +75,22 @@ $(BIN)/python:
 		echo "error: $(PYTHON) cannot make a virtual environment; Debian, Ubuntu: apt install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 
+# Flags that keep llama.cpp from crashing where compiler and processor do not get on.
+WITH_FLAGS = flags="$$(sh native/amx_flags.sh)"; \
+	export CFLAGS="$$CFLAGS $$flags" CXXFLAGS="$$CXXFLAGS $$flags"
+REBUILD_LLAMA = $(BIN)/python -m pip install --force-reinstall --no-deps --no-cache-dir \
+	--no-binary llama-cpp-python $(LLAMA)
+HAS_AMX = import llama_cpp, sys; sys.exit(b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info())
+
 $(LLAMA_STAMP): | $(BIN)/python
 	@echo "Building $(LLAMA) with CMAKE_ARGS=$(CMAKE_ARGS): this takes minutes."
-	$(BIN)/python -m pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python $(LLAMA)
+	@$(WITH_FLAGS); $(REBUILD_LLAMA)
 	@rm -f $(VENV)/.llama-* && touch $@
 
+# The second pip is for a copy in pip's cache that was built without the flags.
 $(STAMP): $(NATIVE_BUILD) $(LLAMA_STAMP) | $(BIN)/python
 	@$(BIN)/python -m pip show --quiet llama-cpp-python 2>/dev/null || \
 		echo "First install: llama.cpp is compiled, about 8 minutes on 2 cores; later runs are quick."
-	$(BIN)/python -m pip install -e '.[dev]'
+	@$(WITH_FLAGS); $(BIN)/python -m pip install -e '.[dev]' && \
+		if [ -n "$$flags" ] && $(BIN)/python -c '$(HAS_AMX)' 2>/dev/null; then $(REBUILD_LLAMA); fi
 	@touch $@
