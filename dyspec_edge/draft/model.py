@@ -142,7 +142,7 @@ class ModelDrafter:
         """Where in a new text to begin: where the cache does, if that is the same text."""
         start = self._start
         shared = start < len(text) and self.cache.tokens[:1] == self._known(text[start : start + 1])
-        if not shared or len(text) - start > self._num_ctx:
+        if not shared or len(text) - start >= self._num_ctx:
             return self._window_start(len(text))
         return start
 

@@ -57,6 +57,11 @@ class Ranking:
         scores = logits.astype(np.float64)
         for token, bias in self.params.logit_bias:
             scores[ids == token] += bias
+        # Biased and forbidden candidates have left their places; the cuts go by place.
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ids = np.take_along_axis(ids, order, axis=1)
+        logits = np.take_along_axis(logits, order, axis=1)
+        scores = np.take_along_axis(scores, order, axis=1)
         temperature = self.params.temperature
         inside = self._inside_cut(scores) if temperature > 0 else np.isfinite(scores)
         if self.residual:
@@ -114,6 +119,7 @@ class Ranking:
 
 
 def soft_max(scores: Floats) -> Floats:
-    """Row-wise soft-max of float64[n, K]; -inf gets 0.  A row needs one finite score."""
-    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+    """Row-wise soft-max of float64[n, K]; -inf gets 0, and so does a row of nothing else."""
+    top = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+    return np.asarray(weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300))
