@@ -74,7 +74,7 @@ def paths(tree: TokenTree) -> Paths:
 
 def algorithm_1(drafter: TableDrafter, root: int, num_nodes: int, depth: int = FAR) -> Paths:
     """DySpec's first algorithm as the paper writes it, on tuples and heapq."""
-    found = {(root,)}
+    found: Paths = {(root,)}
     count = 0
     heap: list[tuple[float, int, tuple[int, ...], list[int], list[float]]] = []
 
@@ -102,10 +102,10 @@ def algorithm_1(drafter: TableDrafter, root: int, num_nodes: int, depth: int = F
 
 def algorithm_2(drafter: TableDrafter, root: int, threshold: float) -> Paths:
     """DySpec's second algorithm: every slot above the threshold, layer by layer."""
-    found = {(root,)}
-    layer = [(1.0, (root,))]
+    found: Paths = {(root,)}
+    layer: list[tuple[float, tuple[int, ...]]] = [(1.0, (root,))]
     while layer:
-        following = []
+        following: list[tuple[float, tuple[int, ...]]] = []
         for value, path in layer:
             ids, probs = drafter.candidates(path)
             rest = probs.astype(float).tolist()
@@ -294,6 +294,7 @@ def test_leaves_are_capped_by_the_sequence_ids() -> None:
 )
 def test_what_policy_spells(spec: str, kind: type, num_nodes: int, num_leaves: int) -> None:
     policy = parse(spec, ENDS)
+    assert policy is not None
     assert isinstance(policy, kind)
     assert policy.name == spec
     assert (policy.max_nodes, policy.max_leaves) == (num_nodes, num_leaves)
