@@ -252,7 +252,7 @@ def models(as_json: bool) -> None:
     for pair in pairs:
         size = "" if pair.size is None else transfer.format_bytes(pair.size)
         here = "yes" if model_choice.is_here(pair) else ""
-        checked = "yes" if pair.checked else "not here"
+        checked = "yes" if pair.checked else ""
         grid.add_row(pair.name, size, here, checked, pair.licence, pair.note)
     Terminal().out.print(grid)
 

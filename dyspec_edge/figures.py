@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 def summary(stats: Stats) -> str:
     """The figures of one reply in one line."""
     speed = f"{stats.tokens_per_second:.1f} tok/s"
-    if stats.speedup is not None and stats.plain_seconds_per_token:
+    # A reply without drafts was plain: against the plain cost it shows noise only.
+    if stats.draft_tokens and stats.speedup is not None and stats.plain_seconds_per_token:
         speed += f" ({stats.speedup:.2f}x plain {1 / stats.plain_seconds_per_token:.1f})"
     parts = [speed]
     if stats.draft_tokens:

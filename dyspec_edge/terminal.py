@@ -28,6 +28,8 @@ from rich.progress import (
 
 from dyspec_edge.text import CLOSING_MARKER, OPENING_MARKER, Kind
 
+PIPE_WIDTH = 200  # a table that is read by a program or from a file is not folded early
+
 # A model's text must not be able to move the cursor or retitle the window.
 _VISIBLE: dict[int, int | None] = {
     **{code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"},
@@ -82,6 +84,7 @@ def _console(*, stderr: bool) -> Console:
     return Console(
         stderr=stderr,
         force_terminal=seen,
+        width=None if seen else PIPE_WIDTH,
         color_system=None if plain else "auto",
         highlight=False,
         emoji=False,
