@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dyspec_edge import native
@@ -84,9 +84,13 @@ class Oracle:
     def push(self, node: int, rank: int) -> None:
         value = self.value[node] * self.remaining[node]
         deep = self.depth[node] + 1 > self.case.max_depth
-        if value > self.case.threshold and not self.terminal[node] and not deep:
+        fits = not self.terminal[node] and not deep and self.has_candidate(node, rank)
+        if value > self.case.threshold and fits:
             layer = self.depth[node] if self.case.by_layer else 0
             heapq.heappush(self.heap, (layer, -value, node, rank))
+
+    def has_candidate(self, node: int, rank: int) -> bool:
+        return node not in self.evaluated or rank < len(self.case.candidates(node)[0])
 
     def num_leaves(self) -> int:
         return sum(n == 0 for n in self.num_children)
@@ -98,7 +102,7 @@ class Oracle:
         """Nodes to evaluate now; draws what can be drawn before."""
         while len(self.token) <= self.case.max_nodes and self.heap:
             _, _, node, rank = self.heap[0]
-            if self.leaf_too_many(node):
+            if self.leaf_too_many(node) or not self.has_candidate(node, rank):
                 heapq.heappop(self.heap)
             elif node not in self.evaluated:
                 return self.batch()
@@ -108,15 +112,17 @@ class Oracle:
         return []
 
     def batch(self) -> list[int]:
-        entries = [entry for entry in sorted(self.heap) if not self.leaf_too_many(entry[2])]
+        entries = [
+            entry
+            for entry in sorted(self.heap)
+            if not self.leaf_too_many(entry[2]) and self.has_candidate(*entry[2:])
+        ]
         entries = entries[: self.case.max_nodes + 1 - len(self.token)]
         layer = self.heap[0][0]
         return [e[2] for e in entries if e[0] == layer and e[2] not in self.evaluated]
 
     def draw(self, node: int, rank: int) -> None:
         ids, probs = self.case.candidates(node)
-        if rank >= len(ids):
-            return
         prob = float(probs[rank])
         child = len(self.token)
         self.token.append(int(ids[rank]))
@@ -171,8 +177,13 @@ CASES = st.builds(
 )
 
 
+# A slot behind the last candidate of a node is none, and must not count among the best.
+LAST_RANK = Case(0, 2, 4, 5, 3, 0.0, by_layer=False, style="ties")
+
+
 @settings(max_examples=300, deadline=None)
 @given(CASES)
+@example(LAST_RANK)
 def test_growth_equals_the_oracle(case: Case) -> None:
     tree = case.tree()
     oracle = grow(case, tree, case.expansion(tree))

@@ -26,13 +26,20 @@ bool has_leaf_too_many(const dyspec_expansion *x, const dyspec_slot &slot) {
     return x->n_children[slot.node] > 0 && x->n_leaves >= x->max_leaves;
 }
 
+// A node that is not evaluated yet may have any number of candidates.
+bool has_candidate(const dyspec_expansion *x, const dyspec_slot &slot) {
+    const int32_t n_cand = x->n_cand[slot.node];
+    return n_cand < 0 || slot.rank < std::min(n_cand, x->n_ranks);
+}
+
 void push(dyspec_expansion *x, int32_t node, int32_t rank) {
     const double value = x->value[node] * x->remaining[node];
+    const dyspec_slot slot = {value, node, rank};
     if (!(value > x->threshold) || x->terminal[node] || x->depth[node] >= x->max_depth ||
-        rank >= x->n_ranks) {
+        !has_candidate(x, slot)) {
         return;
     }
-    x->heap[x->heap_size++] = {value, node, rank};
+    x->heap[x->heap_size++] = slot;
     std::push_heap(x->heap, x->heap + x->heap_size, Later{x});
 }
 
@@ -66,7 +73,7 @@ int32_t collect(dyspec_expansion *x, int32_t *pending) {
     const int32_t depth = x->depth[x->heap[0].node];
     dyspec_slot *end = x->scratch;
     for (int32_t i = 0; i < x->heap_size; i++) {
-        if (!has_leaf_too_many(x, x->heap[i])) {
+        if (!has_leaf_too_many(x, x->heap[i]) && has_candidate(x, x->heap[i])) {
             *end++ = x->heap[i];
         }
     }
@@ -114,16 +121,12 @@ int32_t dyspec_expansion_reset(dyspec_expansion *x) {
 int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending) {
     while (*x->n_nodes <= x->max_nodes && x->heap_size > 0) {
         const dyspec_slot slot = x->heap[0];
-        if (has_leaf_too_many(x, slot) || x->terminal[slot.node]) {
+        if (has_leaf_too_many(x, slot) || !has_candidate(x, slot) || x->terminal[slot.node]) {
             pop(x);
-            continue;
-        }
-        const int32_t n_cand = x->n_cand[slot.node];
-        if (n_cand < 0) {
+        } else if (x->n_cand[slot.node] < 0) {
             return collect(x, pending);
-        }
-        pop(x);
-        if (slot.rank < std::min(n_cand, x->n_ranks)) {
+        } else {
+            pop(x);
             draw(x, slot);
         }
     }
