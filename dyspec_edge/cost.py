@@ -1,12 +1,201 @@
-"""What passes cost on this machine, and whether drafting can pay at those prices."""
+"""What passes cost on this machine, and whether drafting can pay at those prices.
+
+A curve is measured once, with straight lines between its points, and goes straight on beyond the
+last one.  While text is generated it is corrected by the passes that really happen.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from dyspec_edge.cache import TreeCache
+
+Seconds = npt.NDArray[np.float64]
+
+TARGET_SIZES = (1, 2, 4, 8, 16, 32, 64)
+DRAFT_SIZES = (1, 2, 4, 8, 16)
+SLOW_SIZES = (1, 8, 32)
+"""Rows of the passes that are measured; the last ones where a pass takes `SLOW_SECONDS`."""
+
+SLOW_SECONDS = 0.5
+LONGEST_MEASUREMENT = 6.0
+"""Seconds; sizes that would take longer are left to the straight line."""
+
+LONGEST_CHAIN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Seconds of a pass by its rows.
+
+    Attributes:
+        sizes: ascending, the first is 1.
+        seconds: of a pass over that many rows.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def at(self, num_rows: int) -> float:
+        """Seconds of a pass over `num_rows` rows."""
+        last = self.sizes[-1]
+        if num_rows <= last:
+            return float(np.interp(num_rows, self.sizes, self.seconds))
+        if len(self.sizes) == 1:
+            return self.seconds[0] * num_rows / last
+        slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.sizes[-2])
+        return self.seconds[-1] + max(0.0, slope) * (num_rows - last)
+
+    def table(self, largest: int) -> Seconds:
+        """float64[largest + 1], entry n for n rows; no rows cost nothing."""
+        return np.array([0.0, *(self.at(n) for n in range(1, largest + 1))])
+
+    def scaled(self, factor: float) -> CostCurve:
+        """The same curve at another speed."""
+        return CostCurve(self.sizes, tuple(factor * s for s in self.seconds))
+
+
+class LiveCurve:
+    """A measured curve, kept true by the passes that happen.
+
+    Two corrections, both factors: one for all sizes together (a longer context, a slower clock)
+    and one for each measured size (the curve was off there).  What changes between passes of the
+    same size is common; how the first passes of a size differ from the curve is its own.
+
+    Args:
+        curve: as measured.
+        largest: rows up to which `table` reaches.
+
+    Attributes:
+        table: float64[largest + 1], seconds by rows; written anew by `observe`.
+    """
+
+    WINDOW = 5
+    """The common factor is the median of so many passes: two slow outliers change nothing, and a
+    lasting change is followed in three."""
+
+    FIRST = 3
+    SLOWLY = 0.05
+    FADING = 0.995
+
+    def __init__(self, curve: CostCurve, largest: int) -> None:
+        self.curve = curve
+        self._base = curve.table(largest)
+        self.table = self._base.copy()
+        self._recent = deque([0.0] * self.WINDOW, self.WINDOW)
+        self._common = 0.0
+        self._own = np.zeros(len(curve.sizes))
+        self._num_seen = np.zeros(len(curve.sizes), np.int64)
+        self._rows = np.arange(largest + 1)
+
+    @property
+    def factor(self) -> float:
+        """How much slower than measured passes of all sizes are now."""
+        return math.exp(self._common)
+
+    def at(self, num_rows: int) -> float:
+        """Seconds of a pass over `num_rows` rows."""
+        if num_rows < len(self.table):
+            return float(self.table[num_rows])
+        return self.curve.at(num_rows) * math.exp(self._common + self._own[-1])
+
+    def observe(self, num_rows: int, seconds: float) -> None:
+        """Take a pass of `num_rows` rows into account; sizes beyond the curve teach nothing."""
+        if num_rows > self.curve.sizes[-1] or num_rows >= len(self._base) or seconds <= 0:
+            return
+        size = int(np.argmin(np.abs(np.log(np.divide(self.curve.sizes, num_rows)))))
+        ratio = math.log(seconds / self._base[num_rows])
+        seen = int(self._num_seen[size])
+        surprise = ratio - self._common - self._own[size]
+        if seen < self.FIRST:
+            # The measurement counts as one more observation, without a surprise.
+            self._own[size] += max(-0.7, min(0.7, surprise)) / (seen + 2)
+        else:
+            self._recent.append(ratio - self._own[size])
+            self._common = statistics.median(self._recent)
+            self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
+        self._num_seen[size] += 1
+        # A size that was found dear is not bought again: without forgetting it stays dear.
+        self._own[np.arange(len(self._own)) != size] *= self.FADING
+        self._correct()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The corrections, for JSON."""
+        return {
+            "common": self._common,
+            "own": self._own.tolist(),
+            "num_seen": self._num_seen.tolist(),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take the corrections per size of `as_dict`; the common one is of another hour.
+
+        Raises:
+            KeyError, TypeError, ValueError: not a dictionary of this curve.
+        """
+        own, seen = np.array(saved["own"], np.float64), np.array(saved["num_seen"], np.int64)
+        if own.shape != self._own.shape or seen.shape != own.shape or not np.isfinite(own).all():
+            raise ValueError("corrections of another curve")
+        self._own, self._num_seen = own, seen
+        self._correct()
+
+    def _correct(self) -> None:
+        own = np.interp(self._rows, self.curve.sizes, self._own)
+        self.table[:] = self._base * np.exp(self._common + own)
+
+
+def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) -> float:
+    """Tokens a second of the best plain chain; of plain decoding if none is better.
+
+    The largest (1 + a + ... + a^k) / (k D(1) + T(1 + k)) over k = 0 .. 32.
+
+    Args:
+        target: T, by rows, at least 33 entries.
+        draft_seconds: D(1); None without a draft.
+        acceptance: a.
+    """
+    if draft_seconds is None:
+        return float(1.0 / target[1])
+    k = np.arange(min(LONGEST_CHAIN, len(target) - 2) + 1)
+    tokens = np.cumsum(acceptance**k)
+    return float(np.max(tokens / (k * draft_seconds + target[1 + k])))
+
+
+def measure_curve(
+    cache: TreeCache, sizes: Sequence[int], on_progress: Callable[[float], None] | None = None
+) -> CostCurve:
+    """Time passes of `sizes` rows after what the cache holds; fewer sizes where passes are slow.
+
+    Args:
+        on_progress: called with the fraction done.
+    """
+    report = on_progress or (lambda _fraction: None)
+    started = time.perf_counter()
+    cache.time_pass(1)  # the first pass pays for page faults and graph building
+    report(0.05)
+    slow = (first := cache.time_pass(1)) > SLOW_SECONDS
+    wanted = [n for n in SLOW_SIZES if n <= sizes[-1]] if slow else list(sizes)
+    found: dict[int, float] = {}
+    for n in wanted:
+        if len(found) >= 3 and not slow:
+            expected = found[max(found)] * n / max(found)
+            if time.perf_counter() - started + expected > LONGEST_MEASUREMENT:
+                break
+        found[n] = first if slow and n == 1 else _time(cache, n)
+        # Rows are about what a pass costs.
+        report(0.05 + 0.95 * sum(found) / sum(wanted))
+    report(1.0)
+    return CostCurve(tuple(found), tuple(found.values()))
+
 
 LENGTHS = (4, 8)
 """Chain lengths k at which the check at load looks."""
