@@ -59,9 +59,8 @@ class Ranking:
             scores[ids == token] += bias
         # Biased and forbidden candidates have left their places; the cuts go by place.
         order = np.argsort(-scores, axis=1, kind="stable")
-        ids = np.take_along_axis(ids, order, axis=1)
-        logits = np.take_along_axis(logits, order, axis=1)
-        scores = np.take_along_axis(scores, order, axis=1)
+        row = np.arange(len(ids))[:, None]
+        ids, logits, scores = ids[row, order], logits[row, order], scores[row, order]
         temperature = self.params.temperature
         inside = self._inside_cut(scores) if temperature > 0 else np.isfinite(scores)
         if self.residual:
@@ -80,12 +79,7 @@ class Ranking:
             key = np.where(inside, scores, scores - 1e6)
             usable = np.count_nonzero(np.isfinite(key), axis=1)
         order = np.argsort(-key, axis=1, kind="stable")
-        ordered = np.take_along_axis(probs, order, axis=1)
-        return (
-            np.take_along_axis(ids, order, axis=1),
-            ordered.astype(np.float32),
-            usable.astype(np.int32),
-        )
+        return ids[row, order], probs[row, order].astype(np.float32), usable.astype(np.int32)
 
     def _inside_cut(self, scores: Floats) -> npt.NDArray[np.bool_]:
         """Which candidates the target's top-k, top-p and min-p would leave of these rows."""
