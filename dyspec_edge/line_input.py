@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Protocol
@@ -58,6 +59,8 @@ def keys_held() -> Iterator[None]:
     held = list(before)
     held[0] &= ~termios.ICRNL  # or Enter after Escape would arrive as another key
     held[3] &= ~(termios.ICANON | termios.ECHO)
+    # Killed, too, the program must give the terminal back as it was.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     termios.tcsetattr(sys.stdin, termios.TCSANOW, held)
     try:
         yield

@@ -127,6 +127,16 @@ class _Size(_ParamType):
         return number
 
 
+class _Limit(_Size):
+    """A number of tokens to generate, or -1."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        number = super().convert(value, param, ctx)
+        if number == 0:
+            self.fail("0 is neither 1 or more nor -1 (no limit)", param, ctx)
+        return number
+
+
 class _Layers(_ParamType):
     """A number of layers, "auto" (None) or "all"."""
 
@@ -272,7 +282,7 @@ _TEXT_HEADING = "Text"
 _TEXT_OPTIONS = (
     _option(_TEXT_HEADING, "-sys", "--system-prompt", type=TEXT, metavar="TEXT",
             help="System prompt."),
-    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=_Size(-1), default=-1,
+    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=_Limit(-1), default=-1,
             show_default=True, help="Tokens to generate at most; -1: no limit."),
 )  # fmt: skip
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -395,6 +396,26 @@ def test_ctrl_c_while_loading_leaves(tmp_path: Path) -> None:
     child.sendintr()
     assert finished(child) == 130
     assert time.monotonic() - since < 1.0
+
+
+def test_keys_typed_during_an_answer_wait_for_the_prompt(tmp_path: Path) -> None:
+    child = start(tmp_path, "-n", "50")
+    child.send("slow\r")
+    child.expect_exact("w5 ")
+    child.send("say typed ahead\r\x04")
+    child.expect_exact("[cut off")
+    child.expect("typed ahead\r?\n")
+    child.expect_exact("tok/s")
+    assert finished(child) == 0
+
+
+def test_killed_the_terminal_is_given_back(tmp_path: Path) -> None:
+    child = start(tmp_path)
+    child.sendline("slow")
+    child.expect_exact("w5 ")
+    assert not child.getecho()
+    child.kill(signal.SIGTERM)
+    assert finished(child) == 143
 
 
 def test_pasted_lines_are_one_message(tmp_path: Path) -> None:

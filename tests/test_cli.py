@@ -140,6 +140,7 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["-t", "0", "x"], "0 is not 1 or more"),
         (["-c", "99999999999", "x"], "99999999999 is more than 2147483647"),
         (["-n", "-2", "x"], "-2 is not -1 or more"),
+        (["-n", "0", "x"], "0 is neither 1 or more nor -1"),
         (["-ngl", "some", "x"], "'some' is not a number of layers, auto or all"),
         (["-ngl", "-1", "x"], "'-1' is not a number of layers, auto or all"),
         (["--temp", "hot", "x"], "'hot' is not a number"),
