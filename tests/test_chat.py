@@ -294,7 +294,7 @@ def start(tmp_path: Path, *args: str, **environment: str) -> Any:
             **environment,
         },
         encoding="utf-8",
-        timeout=15,
+        timeout=30,
         dimensions=(40, 200),
     )
     child.delaybeforesend = None
