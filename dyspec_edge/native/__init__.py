@@ -12,13 +12,17 @@ from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, abort_callback_ad
 from dyspec_edge.native.expansion import Expansion, TreeArrays
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import Placement, ancestor_mask, depth_first, place
+from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 
 __all__ = [
     "MAX_SEQUENCES",
+    "WIDTHS",
     "AbortFlag",
     "Expansion",
     "Placement",
+    "Plan",
+    "Planner",
     "TreeArrays",
     "abort_callback_address",
     "ancestor_mask",

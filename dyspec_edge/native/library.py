@@ -15,7 +15,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -34,6 +34,24 @@ class ExpansionStruct(ctypes.Structure):
         *((name, c_int32) for name in ("n_eog", "capacity", "n_ranks", "max_nodes")),
         *((name, c_int32) for name in ("max_leaves", "max_depth", "by_layer")),
         *((name, c_int32) for name in ("n_leaves", "heap_size")),
+    )
+
+
+class PlannerStruct(ctypes.Structure):
+    """dyspec_planner, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in ("token", "parent", "depth", "n_children")),
+        *((name, address_t) for name in ("confidence", "value", "terminal", "n_nodes")),
+        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand", "eog", "target")),
+        *((name, address_t) for name in ("order", "chosen", "scratch", "values", "flags")),
+        *((name, c_double) for name in ("acceptance", "worth", "left")),
+        *((name, c_double * 3) for name in ("first", "later")),
+        *((name, c_int32) for name in ("n_eog", "capacity", "n_ranks", "n_rows")),
+        *((name, c_int32) for name in ("n_children_max", "max_leaves", "max_depth")),
+        ("may_draft", c_int32),
+        ("max_confidence", ctypes.c_float),
+        ("drafts", c_int32),
     )
 
 
@@ -61,6 +79,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
     "dyspec_expansion_reset": (c_int32, [POINTER(ExpansionStruct)]),
     "dyspec_expansion_run": (c_int32, [POINTER(ExpansionStruct), address_t]),
+    "dyspec_plan": (c_int32, [POINTER(PlannerStruct), address_t]),
+    "dyspec_enter": (c_int32, [POINTER(PlannerStruct), address_t, c_int32]),
     "dyspec_place": (
         c_int32,
         [

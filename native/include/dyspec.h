@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 1
+#define DYSPEC_ABI_VERSION 2
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -129,6 +129,61 @@ DYSPEC_API int32_t dyspec_expansion_reset(dyspec_expansion *x);
 // [capacity] takes them, best first: the one that is needed, and those whose first slot is among
 // the best that could still be drawn (by_layer: of the same depth).
 DYSPEC_API int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending);
+
+// ---- planning ---------------------------------------------------------------------------
+
+// A tree whose nodes are bought at measured prices.  Tree and candidates as in dyspec_expansion;
+// value is P, the product of the confidences along the path.
+typedef struct dyspec_planner {
+    // the tree
+    int32_t *token;
+    int32_t *parent;
+    int32_t *depth;
+    int32_t *n_children;
+    float *confidence;
+    double *value;
+    uint8_t *terminal;
+    int32_t *n_nodes; // with the root
+    const int32_t *cand_ids;
+    const float *cand_probs;
+    int32_t *n_cand;
+    const int32_t *eog;   // ascending
+    const double *target; // [n_rows + 1], seconds of a target pass by its rows
+    // working memory
+    int32_t *order;   // [capacity]
+    int32_t *chosen;  // [n_rows]
+    int32_t *scratch; // [3 * n_rows]
+    double *values;   // [n_rows]
+    uint8_t *flags;   // [capacity]
+    // prices of this call
+    double acceptance; // chance that the draft's first child is right
+    double worth;      // tokens that a second is worth
+    double left;       // seconds that the step may still cost
+    double first[3];   // seconds of a draft pass over 1, 4, 16 nodes now
+    double later[3];   // and of a following one
+    int32_t n_eog;
+    int32_t capacity;
+    int32_t n_ranks;
+    int32_t n_rows;         // of the largest target pass
+    int32_t n_children_max; // that enter per drafted node
+    int32_t max_leaves;     // of either pass, as sequence ids limit it
+    int32_t max_depth;
+    int32_t may_draft;
+    float max_confidence;
+    int32_t drafts; // out: what `nodes` are for
+} dyspec_planner;
+
+// Weigh every n likeliest nodes to verify, and drafting the 1, 4 or 16 likeliest nodes perhaps 1,
+// 4 or 16 deep.  `drafts` says what is best: 1, `nodes` are to be drafted in one pass, then
+// entered; 0, they are to be verified (the root first, depth first).  Nodes that need a leaf or
+// branch beyond max_leaves are left out.  nodes[max(n_rows, 16)].  Returns how many there are.
+DYSPEC_API int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes);
+
+// Add the children of nodes that were drafted; a child that was there, copied from the text, gets
+// the draft's confidence, or 0 if it is not among them.  A node without candidates keeps what it
+// has, and nothing is drafted below it.  Then P is computed anew everywhere.
+// Returns the size of the tree.
+DYSPEC_API int32_t dyspec_enter(dyspec_planner *x, const int32_t *nodes, int32_t n);
 
 // ---- sequence ids and masks -------------------------------------------------------------
 

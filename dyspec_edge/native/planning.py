@@ -1,0 +1,132 @@
+"""What to do next with a tree at measured prices: draft some nodes, or verify some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.native.expansion import TreeArrays
+from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
+
+WIDTHS = (1, 4, 16)
+"""Nodes of one draft pass that are considered, as planning.cpp has them."""
+
+
+class Plan(NamedTuple):
+    """What to do with which nodes.
+
+    Attributes:
+        drafts: evaluate `nodes` with the draft in one pass, then `Planner.enter` them; else
+            verify them.
+        nodes: int32[n]; to be verified, the root first, depth first.
+    """
+
+    drafts: bool
+    nodes: Int32s
+
+
+class Planner:
+    """Weighs drafting against verifying.
+
+    Args:
+        tree: its arrays must not be replaced.
+        target_seconds: float64[n + 1], seconds of a target pass by its rows, n of them at most;
+            may change between calls, must not be replaced.
+        num_children: children that enter per drafted node, K.
+        max_leaves: leaves of a target pass and branches of the draft.
+        max_confidence: confidences of drafted children are cut to it.
+        eog: end-of-generation ids; a child that is one becomes terminal.
+    """
+
+    def __init__(
+        self,
+        tree: TreeArrays,
+        target_seconds: npt.NDArray[np.float64],
+        *,
+        num_children: int,
+        max_leaves: int,
+        max_confidence: float,
+        eog: npt.ArrayLike = (),
+    ) -> None:
+        capacity, num_ranks = tree.candidate_ids.shape
+        num_rows = len(target_seconds) - 1
+        sorted_eog = np.unique(np.asarray(eog, np.int32))
+        order, flags = np.zeros(capacity, np.int32), np.zeros(capacity, np.uint8)
+        chosen, scratch = np.zeros(num_rows, np.int32), np.zeros(3 * num_rows, np.int32)
+        values = np.zeros(num_rows)
+        self._nodes = np.zeros(max(num_rows, WIDTHS[-1]), np.int32)
+        # What the pointers below point to lives as long as this object.
+        working = (sorted_eog, order, flags, chosen, scratch, values)
+        self._arrays = (tree, tree.size_array, target_seconds, working)
+        self._struct = PlannerStruct(
+            token=pointer(tree.token, np.int32, capacity),
+            parent=pointer(tree.parent, np.int32, capacity),
+            depth=pointer(tree.depth, np.int32, capacity),
+            n_children=pointer(tree.num_children, np.int32, capacity),
+            confidence=pointer(tree.confidence, np.float32, capacity),
+            value=pointer(tree.value, np.float64, capacity),
+            terminal=pointer(tree.terminal, np.uint8, capacity),
+            n_nodes=pointer(tree.size_array, np.int32, 1),
+            cand_ids=pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
+            cand_probs=pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
+            n_cand=pointer(tree.num_candidates, np.int32, capacity),
+            eog=sorted_eog.ctypes.data,
+            target=pointer(target_seconds, np.float64, num_rows + 1),
+            order=order.ctypes.data,
+            chosen=chosen.ctypes.data,
+            scratch=scratch.ctypes.data,
+            values=values.ctypes.data,
+            flags=flags.ctypes.data,
+            n_eog=len(sorted_eog),
+            capacity=capacity,
+            n_ranks=num_ranks,
+            n_rows=num_rows,
+            n_children_max=num_children,
+            max_leaves=max_leaves,
+            max_confidence=max_confidence,
+        )
+
+    def plan(
+        self,
+        *,
+        acceptance: float,
+        worth: float,
+        left: float,
+        max_depth: int,
+        first: Sequence[float] | None = None,
+        later: Sequence[float] = (0.0, 0.0, 0.0),
+    ) -> Plan:
+        """What is best now.
+
+        Args:
+            acceptance: chance that the draft's first child is right.
+            worth: tokens that a second is worth.
+            left: seconds that the step may still cost.
+            max_depth: of a node; the root has 0.
+            first: seconds of a draft pass over 1, 4 and 16 nodes now; None: nothing is drafted.
+            later: and of a following pass.
+
+        Raises:
+            ValueError: limits that the arrays cannot hold.
+        """
+        x = self._struct
+        x.acceptance, x.worth, x.left, x.max_depth = acceptance, worth, left, max_depth
+        x.may_draft = first is not None
+        x.first[:] = first or later
+        x.later[:] = later
+        n = lib.dyspec_plan(x, self._nodes.ctypes.data)
+        if n < 0:
+            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {x.n_rows} rows")
+        return Plan(bool(x.drafts), self._nodes[:n].copy())
+
+    def enter(self, nodes: Int32s) -> None:
+        """Add the children of nodes that the draft has evaluated, and compute P anew.
+
+        Raises:
+            ValueError: no room for them, or a node that does not exist.
+        """
+        if lib.dyspec_enter(self._struct, pointer(nodes, np.int32, len(nodes)), len(nodes)) < 0:
+            raise ValueError(f"children of nodes {nodes.tolist()} cannot be entered")

@@ -1,0 +1,248 @@
+// What to do next with a tree at measured prices: draft some of its nodes, or verify some.
+#include "dyspec.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace dyspec {
+namespace {
+
+constexpr int32_t WIDTHS[] = {1, 4, 16}; // nodes of a draft pass that are considered
+constexpr int32_t DEPTHS[] = {1, 4, 16}; // how far the look-ahead goes below them
+constexpr int32_t MAX_WIDTH = 16;
+constexpr int32_t MAX_DEPTH = 16;
+
+enum flag : uint8_t {
+    CHOSEN = 1,     // a candidate for the target's pass
+    DRAFTED = 2,    // the draft's cache holds it, or will
+    HAS_CHOSEN = 4, // a chosen child goes on with this node's leaf
+    HAS_DRAFTED = 8 // a drafted child goes on with this node's branch
+};
+
+struct Best {
+    double value;
+    int32_t n;
+};
+
+// The best number of nodes to verify if their P were values[0 .. n_values), in descending order.
+Best best_of(const dyspec_planner *x, const double *values, int32_t n_values, double left) {
+    Best best = {-x->worth * x->target[1], 0};
+    double sum = 0.0;
+    const int32_t last = std::min(n_values, x->n_rows - 1);
+    for (int32_t n = 1; n <= last; n++) {
+        sum += values[n - 1];
+        const double seconds = x->target[1 + n];
+        const double value = sum - x->worth * seconds;
+        if (seconds <= left && value > best.value) {
+            best = {value, n};
+        }
+    }
+    return best;
+}
+
+// Nodes below the root with P > 0, and the root, most likely first; parents before children.
+int32_t sort_nodes(const dyspec_planner *x) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < *x->n_nodes; i++) {
+        if (i == 0 || x->value[i] > 0.0) {
+            x->order[n++] = i;
+        }
+    }
+    std::sort(x->order, x->order + n, [x](int32_t a, int32_t b) {
+        return x->value[a] != x->value[b] ? x->value[a] > x->value[b] : a < b;
+    });
+    return n;
+}
+
+// The likeliest nodes whose leaves fit, into x->chosen; returns how many.
+int32_t choose(const dyspec_planner *x, int32_t n_sorted) {
+    int32_t n = 0;
+    int32_t n_leaves = 1;
+    x->flags[0] |= CHOSEN;
+    for (int32_t i = 1; i < n_sorted && n < x->n_rows - 1; i++) {
+        const int32_t node = x->order[i];
+        uint8_t &up = x->flags[x->parent[node]];
+        const bool needs_leaf = (up & HAS_CHOSEN) != 0;
+        if (!(up & CHOSEN) || (needs_leaf && n_leaves >= x->max_leaves)) {
+            continue;
+        }
+        n_leaves += needs_leaf;
+        up |= HAS_CHOSEN;
+        x->flags[node] |= CHOSEN;
+        x->chosen[n++] = node;
+    }
+    return n;
+}
+
+// The likeliest nodes that the draft can evaluate next, into `todo`; returns how many.
+int32_t find_todo(const dyspec_planner *x, int32_t n_sorted, int32_t *todo) {
+    int32_t n_branches = 1;
+    for (int32_t i = 0; i < *x->n_nodes; i++) {
+        if (x->n_cand[i] >= 0) {
+            x->flags[i] |= x->n_cand[i] > 0 ? DRAFTED : 0; // what has no children is a dead end
+            if (i > 0) {
+                uint8_t &up = x->flags[x->parent[i]];
+                n_branches += (up & HAS_DRAFTED) != 0;
+                up |= HAS_DRAFTED;
+            }
+        }
+    }
+    int32_t n = 0;
+    const int32_t room = (x->capacity - *x->n_nodes) / std::max(1, x->n_children_max);
+    for (int32_t i = 0; i < n_sorted && n < std::min(MAX_WIDTH, room); i++) {
+        const int32_t node = x->order[i];
+        if (x->n_cand[node] >= 0 || x->terminal[node] || x->depth[node] >= x->max_depth) {
+            continue;
+        }
+        if (node > 0) {
+            uint8_t &up = x->flags[x->parent[node]];
+            const bool needs_branch = (up & HAS_DRAFTED) != 0;
+            if (!(up & DRAFTED) || (needs_branch && n_branches >= x->max_leaves)) {
+                continue;
+            }
+            n_branches += needs_branch;
+            up |= HAS_DRAFTED;
+        }
+        x->flags[node] |= DRAFTED;
+        todo[n++] = node;
+    }
+    return n;
+}
+
+// Merge P of the chosen nodes with what drafting todo[:width] to `depth` may add, descending.
+int32_t look_ahead(const dyspec_planner *x, int32_t n_chosen, const int32_t *todo, int32_t width,
+                   int32_t depth, double *merged) {
+    double hoped[MAX_WIDTH * MAX_DEPTH];
+    int32_t n_hoped = 0;
+    for (int32_t i = 0; i < width; i++) {
+        double value = x->value[todo[i]];
+        for (int32_t j = 0; j < depth; j++) {
+            value *= x->acceptance;
+            hoped[n_hoped++] = value;
+        }
+    }
+    const int32_t kept = std::min(n_hoped, x->n_rows);
+    std::partial_sort(hoped, hoped + kept, hoped + n_hoped, std::greater<double>());
+    const int32_t total = std::min(kept + n_chosen, x->n_rows);
+    for (int32_t i = 0, a = 0, b = 0; i < total; i++) {
+        const bool take = b == kept || (a < n_chosen && x->value[x->chosen[a]] >= hoped[b]);
+        merged[i] = take ? x->value[x->chosen[a++]] : hoped[b++];
+    }
+    return total;
+}
+
+// Depth-first order of the root and the n likeliest chosen nodes.
+int32_t order_rows(const dyspec_planner *x, int32_t n, int32_t *nodes) {
+    int32_t *rows = x->order; // node of each row, ascending
+    std::copy(x->chosen, x->chosen + n, rows + 1);
+    rows[0] = 0;
+    std::sort(rows + 1, rows + 1 + n);
+    int32_t *parent = x->scratch; // n + 1, then 2 (n + 1) for the search
+    int32_t *order = parent + n + 1;
+    parent[0] = -1;
+    for (int32_t i = 1; i <= n; i++) {
+        parent[i] = int32_t(std::lower_bound(rows, rows + i, x->parent[rows[i]]) - rows);
+    }
+    if (dyspec_depth_first(parent, n + 1, order, nodes) < 0) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    for (int32_t i = 0; i <= n; i++) {
+        nodes[i] = rows[nodes[i]];
+    }
+    return n + 1;
+}
+
+int32_t child_of(const dyspec_planner *x, int32_t node) {
+    for (int32_t i = node + 1; i < *x->n_nodes; i++) {
+        if (x->parent[i] == node) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+} // namespace
+} // namespace dyspec
+
+using namespace dyspec;
+
+extern "C" {
+
+int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes) {
+    if (*x->n_nodes < 1 || *x->n_nodes > x->capacity || x->n_rows < 1 || x->n_rows > x->capacity ||
+        x->max_leaves < 1) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    std::fill(x->flags, x->flags + *x->n_nodes, uint8_t(0));
+    const int32_t n_sorted = sort_nodes(x);
+    const int32_t n_chosen = choose(x, n_sorted);
+    for (int32_t i = 0; i < n_chosen; i++) {
+        x->values[i] = x->value[x->chosen[i]];
+    }
+    const Best now = best_of(x, x->values, n_chosen, x->left);
+    int32_t todo[MAX_WIDTH];
+    const int32_t n_todo = x->may_draft ? find_todo(x, n_sorted, todo) : 0;
+    double most = now.value;
+    int32_t n_draft = 0;
+    for (int32_t w = 0; w < 3 && WIDTHS[w] <= n_todo; w++) {
+        for (const int32_t depth : DEPTHS) {
+            const double cost = x->first[w] + (depth - 1) * x->later[w];
+            const int32_t n = look_ahead(x, n_chosen, todo, WIDTHS[w], depth, x->values);
+            const double value = best_of(x, x->values, n, x->left - cost).value - x->worth * cost;
+            if (value > most) {
+                most = value;
+                n_draft = WIDTHS[w];
+            }
+        }
+    }
+    x->drafts = n_draft > 0;
+    if (x->drafts) {
+        std::copy(todo, todo + n_draft, nodes);
+        return n_draft;
+    }
+    return order_rows(x, now.n, nodes);
+}
+
+int32_t dyspec_enter(dyspec_planner *x, const int32_t *nodes, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t node = nodes[i];
+        if (node < 0 || node >= *x->n_nodes) {
+            return DYSPEC_E_ARGUMENT;
+        }
+        const int32_t n_new = std::min({x->n_cand[node], x->n_ranks, x->n_children_max});
+        if (n_new <= 0) {
+            continue; // the draft has no opinion
+        }
+        if (*x->n_nodes + n_new > x->capacity) {
+            return DYSPEC_E_ARGUMENT;
+        }
+        const int32_t copied = x->n_children[node] > 0 ? child_of(x, node) : -1;
+        if (copied >= 0) {
+            x->confidence[copied] = 0.0f;
+        }
+        for (int32_t rank = 0; rank < n_new; rank++) {
+            const int64_t at = int64_t(node) * x->n_ranks + rank;
+            const int32_t token = x->cand_ids[at];
+            const float confidence = std::min(x->cand_probs[at], x->max_confidence);
+            if (copied >= 0 && x->token[copied] == token) {
+                x->confidence[copied] = confidence;
+                continue;
+            }
+            const int32_t child = (*x->n_nodes)++;
+            x->token[child] = token;
+            x->parent[child] = node;
+            x->depth[child] = x->depth[node] + 1;
+            x->n_children[node]++;
+            x->n_children[child] = 0;
+            x->confidence[child] = confidence;
+            x->terminal[child] = std::binary_search(x->eog, x->eog + x->n_eog, token);
+            x->n_cand[child] = -1;
+        }
+    }
+    for (int32_t i = 1; i < *x->n_nodes; i++) {
+        x->value[i] = x->value[x->parent[i]] * double(x->confidence[i]);
+    }
+    return *x->n_nodes;
+}
+
+} // extern "C"
