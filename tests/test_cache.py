@@ -171,7 +171,7 @@ def test_every_node_sees_exactly_its_path(
 
 def test_sliding_windows_see_exactly_their_path(tiny_sliding: TinyPair) -> None:
     prefix = text(40)  # longer than the window of 16
-    close = 5 * CLOSE  # three times as many layers; a cell too many or too few is worth 0.1
+    close = 5 * CLOSE  # three times as many layers as the llama model
     tree = grown(bushy, root=300)
     plain = PlainReference(tiny_sliding.target)
     with opened_cache(tiny_sliding.target, num_sequences=80, capacity=CAPACITY) as cache:
@@ -181,6 +181,18 @@ def test_sliding_windows_see_exactly_their_path(tiny_sliding: TinyPair) -> None:
         row = evaluate_root(cache, 310)
         wanted = plain.logits([*prefix, *tree.token[tree.path(80)].tolist(), 310])[-1]
         assert np.abs(row - wanted).max() < close
+    plain.close()
+
+
+def test_sliding_windows_can_be_rewound(tiny_sliding: TinyPair) -> None:
+    """Their cells are kept, or the window before the cut would be gone."""
+    prompt = text(900)
+    plain = PlainReference(tiny_sliding.target)
+    with opened_cache(tiny_sliding.target, num_ctx=1024, num_sequences=2) as cache:
+        cache.prefill(prompt)
+        cache.rewind(200)
+        wanted = plain.logits([*prompt[:200], 300])[-1]
+        assert np.abs(evaluate_root(cache, 300) - wanted).max() < 5 * CLOSE
     plain.close()
 
 

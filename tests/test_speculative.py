@@ -240,11 +240,11 @@ def exact_pairs(pair: TinyPair, text: list[int], params: SamplingParams) -> npt.
     return pairs
 
 
-@pytest.mark.parametrize("policy", ["dyspec:3", "dyspec:32"])
+@pytest.mark.parametrize("policy", ["dyspec:3", "dyspec:24"])
 def test_residual_follows_the_targets_distribution(tiny_six: TinyPair, policy: str) -> None:
     """End to end, on the first two tokens of replies that may be longer."""
     params = SamplingParams(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
-    text, num_replies = [1, 3, 4, 5], 800
+    text, num_replies = [1, 3, 4, 5], 600
     wanted = exact_pairs(tiny_six, text, params)
     observed = np.zeros_like(wanted)
     with (
@@ -279,6 +279,22 @@ def test_a_consumer_walks_away(tiny_pair: TinyPair, plain: PlainTexts, policy: s
         following = [*text, *out, *prompt(seed=5)[1:]]
         assert reply(decoder, following, WARM, seed=3, max_tokens=60) == plain.reply(
             tuple(following), WARM, 3, 60
+        )
+
+
+@pytest.mark.parametrize("length", [0, 15, 30, 45])
+def test_rewinding_cuts_both_caches(tiny_pair: TinyPair, plain: PlainTexts, length: int) -> None:
+    """A stop string ends the text before the last token that was emitted."""
+    text = prompt(seed=1)
+    with opened_decoder(tiny_pair, "dyspec:16") as decoder:
+        assert decoder.drafter is not None
+        out = reply(decoder, text, WARM, seed=1, max_tokens=40)
+        decoder.rewind(length)
+        assert decoder.target.tokens == [*text, *out][:length]
+        assert decoder.drafter.cache.tokens == [*text, *out][:length]
+        following = [*[*text, *out][:length], *prompt(seed=6)]
+        assert reply(decoder, following, WARM, seed=2, max_tokens=30) == plain.reply(
+            tuple(following), WARM, 2, 30
         )
 
 
