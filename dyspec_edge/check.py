@@ -19,8 +19,12 @@ from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import UBATCH, Batch, Context, Model
 from dyspec_edge.loading import EngineConfig, load, physical_cores
 
-DEFAULT_BOUND = 1.0
-"""Largest difference of a logit that is taken for rounding."""
+DEFAULT_BOUND = 3.0
+"""Largest difference of a logit that is taken for rounding.
+
+Measured on a CPU: F32 files below 1e-3; four 4-bit files of 135M to 1.5B 0.0 to 1.1, at the end
+of the vocabulary that no draw reaches; one wrong row in sixteen 12 to 26.
+"""
 
 NUM_TOKENS = 16
 
