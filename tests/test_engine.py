@@ -351,6 +351,20 @@ def test_a_second_turn_reads_only_what_is_new(
     assert 0 < rows["draft"] <= new + 32
 
 
+def test_a_second_turn_keeps_the_tokens_that_were_generated(engine: Engine) -> None:
+    # "\u2581t", "h" is written as two tokens, but its text is cut into one.
+    pair = [tiny.VOCABULARY.texts.index(text) for text in ("\u2581t", "h")]
+    bias = tuple((token, 40.0) for token in pair)
+    sampling = SamplingParams(temperature=1.0, min_p=0.0, seed=1, logit_bias=bias)
+    messages = [{"role": "user", "content": "say something"}]
+    first = engine.generate(messages, sampling=sampling, max_tokens=40)
+    assert engine._encode(first.text, special=False) != list(first.tokens)
+    messages.append({"role": "assistant", "content": first.text})
+    messages.append({"role": "user", "content": "more"})
+    second = engine.generate(messages, sampling=sampling, max_tokens=1)
+    assert second.stats.cached_tokens >= first.stats.context_used - 1
+
+
 @pytest.mark.parametrize("prompts", [[PROMPT] * 3, ["one", "two", "a third"], ["Xa", "Yb", "Zc"]])
 def test_every_request_of_a_process_is_drafted(engine: Engine, prompts: list[str]) -> None:
     for prompt in prompts:

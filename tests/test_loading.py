@@ -99,6 +99,21 @@ def test_ids_that_the_target_lacks_are_never_drafted(tmp_path: Path) -> None:
         assert drafted > 40
 
 
+def test_an_id_of_another_text_is_never_drafted(tiny_target: Path, tmp_path: Path) -> None:
+    start = tiny.VOCABULARY.texts.index("<|im_start|>")
+    bias = tiny.VOCABULARY.bias()
+    bias[start] = 20.0  # the draft wants nothing else
+    renamed = tiny.VOCABULARY.renamed(start, "<|turn|>")
+    draft = tiny.write_model(tmp_path / "turn.gguf", vocabulary=renamed, noise=0.05, bias=bias)
+    drafted = 0
+    with opened(tiny_target, draft) as engine:
+        for _ in engine.stream(PROMPT, sampling=WARM, max_tokens=40):
+            tree = engine.decoder.tree
+            assert start not in tree.token[: tree.size]
+            drafted += tree.num_drafted
+    assert drafted > 40
+
+
 def test_another_tokenizer_is_refused_with_the_first_difference(
     tiny_target: Path, tiny_foreign: Path
 ) -> None:
@@ -152,6 +167,20 @@ def test_a_sliding_window_is_right_beyond_its_width(tiny_sliding: TinyPair, poli
     replies = assert_equals_plain(*tiny_sliding, LONG, policy=policy)
     assert replies[0].stats.prompt_tokens > 64  # the window is 16
     assert all(reply.stats.accepted_tokens > 0 for reply in replies)
+
+
+def test_a_sliding_window_can_be_rewound(tiny_sliding: TinyPair) -> None:
+    start = "the and of to in is it " * 30
+    long, other = start + "that was for on you with " * 240, start + "leaf"
+    sampling = SamplingParams(seed=1)
+    with opened(*tiny_sliding, num_ctx=2048) as fresh:
+        expected = fresh.generate(other, raw=True, sampling=sampling, max_tokens=40)
+    with opened(*tiny_sliding, num_ctx=2048) as engine:
+        engine.generate(long, raw=True, sampling=sampling, max_tokens=4)
+        reply = engine.generate(other, raw=True, sampling=sampling, max_tokens=40)
+    assert reply.stats.cached_tokens > 100
+    assert reply.text == expected.text
+    assert reply.stats.accept_length_histogram == expected.stats.accept_length_histogram
 
 
 def test_a_draft_context_smaller_than_the_text(tiny_pair: TinyPair) -> None:
