@@ -35,7 +35,7 @@ Table = dict[tuple[str, float | None, str], Replies]
 """By chain, temperature and category."""
 
 
-class WithoutSharedNoise:
+class WithoutSharedNoise(Policy):
     """A policy whose drafter ranks by its plain probability."""
 
     def __init__(self, policy: Policy) -> None:

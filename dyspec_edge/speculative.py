@@ -16,7 +16,7 @@ import numpy.typing as npt
 from dyspec_edge.cache import TreeCache
 from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.policy import Policy
+from dyspec_edge.policy import NoDrafter, Policy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import MatchVerifier, Verifier
@@ -24,6 +24,7 @@ from dyspec_edge.verify import MatchVerifier, Verifier
 Progress = Callable[[int, int], None]
 
 ROOT = np.zeros(1, np.int32)
+NO_DRAFTER = NoDrafter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Step:
         num_accepted: drafted tokens among `tokens`.
         path: the accepted nodes of the decoder's tree, the root first.
         seconds: wall time of the step.
+        depth: of the deepest node that the target checked.
     """
 
     tokens: tuple[int, ...]
@@ -43,15 +45,17 @@ class Step:
     num_accepted: int
     path: tuple[int, ...]
     seconds: float
+    depth: int = 0
 
 
 class SpeculativeDecoder:
-    """A target and, unless decoding is plain, a drafter with a policy.
+    """A target and, unless decoding is plain, a policy, most often with a drafter.
 
     Args:
         target: the target's cache; `close` closes it.
         end_tokens: int32 ids that end a text.
-        drafter, policy: both or neither.
+        drafter: a policy that works without one is the only reason to leave it out.
+        policy: None decodes plainly.
         verifier: `match` or `residual`.
     """
 
@@ -68,7 +72,7 @@ class SpeculativeDecoder:
         self.drafter = drafter
         self.policy = policy
         self.verifier: Verifier = verifier or MatchVerifier()
-        self.tree = TokenTree(1 + (policy.max_nodes if policy else 0), NUM_CANDIDATES)
+        self.tree = TokenTree(policy.tree_capacity if policy else 1, NUM_CANDIDATES)
         self.end_tokens = frozenset(end_tokens.tolist())
 
     def begin(
@@ -84,15 +88,16 @@ class SpeculativeDecoder:
         """
         before = prompt[:-1]
         drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
-        more = drafter.num_unread(before) if drafter is not None else 0
+        if drafter is not None:
+            drafter.take(before, ranking)
+        reads = self.policy.begin(prompt, drafter) if self.policy is not None else True
+        more = drafter.num_behind if drafter is not None and reads else 0
         reused = self.target.prefill(
             before, on_progress=lambda done, total: report(done, total + more)
         )
-        if drafter is not None:
+        if drafter is not None and reads:
             read = len(before) - reused
-            drafter.begin(
-                before, ranking, on_progress=lambda done, total: report(read + done, read + total)
-            )
+            drafter.read(on_progress=lambda done, total: report(read + done, read + total))
         return reused
 
     def generate(self, root: int, sampler: Sampler, max_tokens: int) -> Iterator[Step]:
@@ -115,22 +120,37 @@ class SpeculativeDecoder:
 
     def _step(self, root: int, sampler: Sampler, index: int, room: int) -> Step:
         started = time.perf_counter()
-        tree, target, drafter = self.tree, self.target, self.drafter
+        tree, target, drafter, policy = self.tree, self.target, self.drafter, self.policy
         tree.reset(root)
         nodes = ROOT
-        if self.policy is not None and drafter is not None and room > 1:
+        if drafter is not None:
             drafter.start_step(target.tokens, index)
-            nodes = self.policy.grow(tree, drafter, max_depth=room - 1)
+        if policy is not None and room > 1:
+            nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
+        grown = time.perf_counter()
         target.evaluate(tree, nodes)
+        evaluated = time.perf_counter()
         path, bonus = self.verifier.walk(tree, target.row, sampler, index)
+        walked = time.perf_counter()
         tokens = (*tree.token[path[1:]].tolist(), bonus)
         ended = tree.child(path[-1], bonus)  # an end token that was drafted counts as accepted
         accepted = len(path) - 1 + int(ended >= 0 and target.row(ended) != 0)
         target.commit(tree, path)
+        committed = time.perf_counter()
         if drafter is not None:
             drafter.commit(tree, path)
         seconds = time.perf_counter() - started
-        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds)
+        if policy is not None:
+            policy.learn(
+                tree,
+                path,
+                tokens,
+                num_rows=len(nodes),
+                target_seconds=committed - grown - (walked - evaluated),
+                seconds=seconds - (walked - evaluated),
+            )
+        depth = int(tree.depth[nodes].max())
+        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, depth)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

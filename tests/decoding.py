@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.cache import TreeCache
+from dyspec_edge.cost import CostCurve
 from dyspec_edge.draft.model import ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.llama import Batch, Context, Model
 from dyspec_edge.policy import parse
+from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
 from dyspec_edge.tree import TokenTree
@@ -24,6 +26,9 @@ from dyspec_edge.verify import MatchVerifier, ResidualVerifier
 from tests.conftest import TinyPair
 
 Rows = npt.NDArray[np.float32]
+
+CHEAP_ROWS = CostCurve((1, 64), (1.0, 1.1)), CostCurve((1, 16), (0.005, 0.006))
+"""Prices at which `priced` grows large trees: of a streamed target and a small draft."""
 
 
 def open_context(
@@ -92,24 +97,29 @@ def opened_decoder(
     vocab_limit: int | None = None,
     excluded: Sequence[int] = (),
     end_tokens: npt.NDArray[np.int32] | None = None,
+    with_draft: bool = True,
+    prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
 ) -> Iterator[SpeculativeDecoder]:
-    """A decoder; "none" decodes plainly."""
+    """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft."""
     with ExitStack() as stack:
         model = stack.enter_context(Model(pair.target))
         ends = model.end_tokens if end_tokens is None else end_tokens
         chosen = parse(policy, ends)
         nodes = 1 + (chosen.max_nodes if chosen else 0)
+        capacity = chosen.tree_capacity if chosen else 1
         num_sequences = chosen.max_leaves if chosen else 1
+        if isinstance(chosen, PricedPolicy):
+            chosen.set_prices(prices[0], prices[1] if with_draft else None)
 
         def cache(of: Model, tokens: int) -> TreeCache:
             context = open_context(
-                of, num_ctx=tokens + nodes, num_sequences=num_sequences, num_outputs=nodes
+                of, num_ctx=tokens + capacity, num_sequences=num_sequences, num_outputs=nodes
             )
             stack.callback(context.close)
-            return TreeCache(context, nodes)
+            return TreeCache(context, capacity)
 
         drafter = None
-        if chosen is not None:
+        if chosen is not None and with_draft:
             draft_model = stack.enter_context(Model(pair.draft))
             drafter = ModelDrafter(
                 cache(draft_model, num_ctx_draft or num_ctx),

@@ -39,6 +39,7 @@ class ModelDrafter:
     Attributes:
         ranking: the rule of the present reply.
         rows_seconds: running total of reducing logits rows to candidates.
+        longest_read: of more unread tokens than that only the last ones are read; None for all.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class ModelDrafter:
         self.temperature = temperature
         self.rows_seconds = 0.0
         self.ranking: Ranking | None = None
+        self.longest_read: int | None = None
         self._num_ctx = num_ctx
         self._vocab_limit = min(vocab_limit, cache.context.model.num_vocab)
         self._excluded = np.asarray(sorted(excluded), np.int32)
@@ -71,9 +73,26 @@ class ModelDrafter:
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Read the tokens before the root and take the rule for a new reply."""
+        self.take(text, ranking)
+        self.read(on_progress=on_progress)
+
+    def take(self, text: Sequence[int], ranking: Ranking) -> None:
+        """As `begin`, but leave what was not read before for later."""
         self.ranking = ranking
-        self._start = self._start_for(text)
-        self.cache.prefill(self._known(text[self._start :]), on_progress=on_progress)
+        self._text, self._start = text, self._start_for(text)
+        known = self._known(text[self._start :])
+        self.cache.rewind(common_prefix(self.cache.tokens, known))
+
+    def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Read the tokens before the root."""
+        self._start = self._start_for(self._text)
+        self.cache.prefill(self._known(self._text[self._start :]), on_progress=on_progress)
+
+    @property
+    def num_behind(self) -> int:
+        """Tokens before the root that the next pass would have to read first."""
+        behind = len(self._text) - self._start - len(self.cache.tokens)
+        return behind if self.longest_read is None else min(behind, self.longest_read)
 
     def num_unread(self, text: Sequence[int]) -> int:
         """Tokens that `begin` would read of `text`."""
@@ -97,6 +116,7 @@ class ModelDrafter:
         if tree.token[0] >= self.cache.context.model.num_vocab:
             tree.num_candidates[nodes] = 0  # the draft has no word for the root
             return
+        nodes = self._readable(tree, nodes)
         unread = self._read_ahead() if nodes[0] == 0 else []
         self.cache.evaluate(tree, nodes, unread)
         started = time.perf_counter()
@@ -127,6 +147,18 @@ class ModelDrafter:
         """Close the draft's context.  Idempotent."""
         self.cache.close()
 
+    def _readable(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """`nodes` without those that the draft has no word for and what is below them."""
+        unknown = tree.token[nodes] >= self.cache.context.model.num_vocab
+        if not unknown.any():
+            return nodes
+        left_out: set[int] = set(nodes[unknown].tolist())
+        for node in nodes.tolist():
+            if tree.parent[node] in left_out:
+                left_out.add(node)
+        tree.num_candidates[list(left_out)] = 0
+        return np.array([node for node in nodes.tolist() if node not in left_out], np.int32)
+
     def _read_ahead(self) -> list[int]:
         """Tokens before the root that the draft has not seen, few enough for one pass."""
         if len(self._text) - self._start >= self._num_ctx:
@@ -134,7 +166,7 @@ class ModelDrafter:
             self.cache.prefill(self._known(self._text[self._start :]))
         seen = self._start + len(self.cache.tokens)
         if len(self._text) - seen > CATCH_UP:
-            self.cache.prefill(self._known(self._text[self._start :]))
+            self.read()
             return []
         return self._known(self._text[seen:])
 
@@ -143,7 +175,12 @@ class ModelDrafter:
         start = self._start
         shared = start < len(text) and self.cache.tokens[:1] == self._known(text[start : start + 1])
         if not shared or len(text) - start >= self._num_ctx:
-            return self._window_start(len(text))
+            start = self._window_start(len(text))
+        limit = self.longest_read
+        if limit is not None and len(text) - start > limit:
+            seen = common_prefix(self.cache.tokens, self._known(text[start:]))
+            if len(text) - start - seen > limit:
+                return len(text) - limit
         return start
 
     def _window_start(self, length: int) -> int:

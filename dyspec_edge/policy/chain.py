@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dyspec_edge.policy.interface import Drafter, Nodes
+from dyspec_edge.policy.interface import Drafter, Nodes, Policy
 from dyspec_edge.tree import TokenTree
 
 
-class ChainPolicy:
+class ChainPolicy(Policy):
     """`chain:K`.
 
     Args:

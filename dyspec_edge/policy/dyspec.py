@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.native import MAX_SEQUENCES
-from dyspec_edge.policy.interface import Drafter, Nodes
+from dyspec_edge.policy.interface import Drafter, Nodes, Policy
 from dyspec_edge.tree import TokenTree
 
 
-class _TreePolicy:
+class _TreePolicy(Policy):
     """What both algorithms do: fill slots (native), evaluate the nodes that come next, repeat."""
 
     by_layer: bool

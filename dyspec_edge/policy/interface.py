@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,29 @@ class Drafter(Protocol):
         ...
 
 
+class ReadingDrafter(Drafter, Protocol):
+    """A drafter that has to read the text before it can propose anything."""
+
+    @property
+    def num_behind(self) -> int:
+        """Tokens before the root that the next pass would have to read first."""
+        ...
+
+    def read(self) -> None:
+        """Read them now."""
+        ...
+
+
+class NoDrafter:
+    """Stands where there is no draft: it proposes nothing."""
+
+    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
+        """Find no candidates."""
+        tree.num_candidates[nodes] = 0
+
+
 class Policy(Protocol):
-    """Grows trees.
+    """Grows trees.  What is not abstract has a default for policies that learn nothing.
 
     Attributes:
         name: as --policy spells it.
@@ -33,6 +55,23 @@ class Policy(Protocol):
     max_nodes: int
     max_leaves: int
 
+    @property
+    def tree_capacity(self) -> int:
+        """Nodes that a tree may have while it grows, the root and those not checked included."""
+        return 1 + self.max_nodes
+
+    def begin(self, text: Sequence[int], drafter: ReadingDrafter | None) -> bool:
+        """Hear of a new reply.
+
+        Args:
+            text: all tokens so far, the root among them.
+            drafter: which has read of them what it knew already.
+
+        Returns:
+            Whether the drafter shall read the rest now; else it does when it is first asked.
+        """
+        return True
+
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Add nodes below the root, none deeper than `max_depth`.
 
@@ -41,3 +80,29 @@ class Policy(Protocol):
             first, every node's parent among them.
         """
         ...
+
+    def learn(
+        self,
+        tree: TokenTree,
+        path: Sequence[int],
+        tokens: Sequence[int],
+        *,
+        num_rows: int,
+        target_seconds: float,
+        seconds: float,
+    ) -> None:
+        """Hear how a step ended.
+
+        Args:
+            tree: as grown.
+            path: accepted nodes, the root first.
+            tokens: what was emitted; tokens[i] follows path[i].
+            num_rows: rows of the target's pass.
+            target_seconds: of that pass.
+            seconds: of the whole step, but for drawing tokens, which plain decoding does as well.
+        """
+        return
+
+    def figures(self) -> Mapping[str, Any]:
+        """What was learned, by name."""
+        return {}

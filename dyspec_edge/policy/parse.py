@@ -9,9 +9,10 @@ from dyspec_edge.errors import OptionError
 from dyspec_edge.policy.chain import ChainPolicy
 from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.policy.interface import Policy
+from dyspec_edge.policy.priced import PricedPolicy
 
 MAX_NODES = 1024
-FORMS = "none, chain:K, dyspec:N, dyspec-threshold:N[:t]"
+FORMS = "none, chain:K, dyspec:N, dyspec-threshold:N[:t], priced"
 
 
 def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
@@ -27,6 +28,8 @@ def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
     kind, *values = spec.split(":")
     if kind == "none" and not values:
         return None
+    if kind == "priced" and not values:
+        return PricedPolicy(end_tokens)
     if kind == "chain" and len(values) == 1:
         return ChainPolicy(_count(spec, values[0]), end_tokens)
     if kind == "dyspec" and len(values) == 1:
