@@ -16,6 +16,9 @@ import numpy.typing as npt
 from dyspec_edge import native
 from dyspec_edge.sampling import TARGET_STREAM, SamplingParams
 
+OUTSIDE = 1e6
+"""Puts every candidate outside the cut behind those inside it."""
+
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 
@@ -72,11 +75,13 @@ class Ranking:
                 key = key + self._noise(ids, index, streams)
             usable = np.count_nonzero(probs > 0, axis=1)
         else:
+            noisy = scores
             if temperature > 0 and self.shared_noise:
                 noise = self._noise(ids, index, np.full(len(ids), TARGET_STREAM))
-                scores = scores + temperature * noise
-            probs = self._confidence(scores, logits, inside)
-            key = np.where(inside, scores, scores - 1e6)
+                noisy = scores + temperature * noise
+            probs = self._confidence(noisy, logits, inside)
+            # Behind the cut stand the most probable tokens outside it.
+            key = np.where(inside, noisy, scores - OUTSIDE)
             usable = np.count_nonzero(np.isfinite(key), axis=1)
         order = np.argsort(-key, axis=1, kind="stable")
         return ids[row, order], probs[row, order].astype(np.float32), usable.astype(np.int32)
