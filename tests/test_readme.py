@@ -1,0 +1,79 @@
+"""Every command and program of README.md works as typed, downloads and make targets excepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TinyPair
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+LINES = [line.removeprefix("$ ") for _, text in BLOCKS for line in text.splitlines()]
+COMMANDS = [line for line in LINES if line.startswith("dyspec-edge ")]
+FETCHES = ("--pair", "pull")
+RUN = "import sys; from dyspec_edge.cli import main; sys.argv[0] = 'dyspec-edge'; main()"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files that the README names."""
+    shutil.copy(tiny_pair.target, tmp_path / "target.gguf")
+    shutil.copy(tiny_pair.draft, tmp_path / "draft.gguf")
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return tmp_path
+
+
+def run(arguments: list[str], desk: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=desk,
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if not any(word in c for word in FETCHES)]
+)
+def test_command_works_as_typed(command: str, desk: Path) -> None:
+    arguments = shlex.split(command, comments=True)[1:]
+    if arguments[0] in ("chat", "complete"):
+        arguments += ["-n", "16"]
+    result = run(["-c", RUN, *arguments], desk, typed="Hello\n")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_readme_shows_each_command_of_the_program() -> None:
+    from dyspec_edge.cli import cli
+
+    shown = {shlex.split(command, comments=True)[1] for command in COMMANDS}
+    assert shown == set(cli.commands)
+
+
+def test_python_example_works_as_typed(desk: Path) -> None:
+    (example,) = [text for language, text in BLOCKS if language == "python"]
+    result = run(["-c", example], desk)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_files_of_the_file_map_exist() -> None:
+    (listing,) = [text for _, text in BLOCKS if "what people type" in text]
+    names = re.findall(r"\b[a-z_]+\.(?:py|toml|md)\b|\b[a-z]+/", listing)
+    places = [ROOT, ROOT / "dyspec_edge", ROOT / "models", ROOT / "benchmarks"]
+    missing = [name for name in names if not any((p / name).exists() for p in places)]
+    assert names
+    assert not missing
