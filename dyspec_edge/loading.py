@@ -2,103 +2,27 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import psutil
 
 from dyspec_edge import cost, llama
-from dyspec_edge.cache import TreeCache
-from dyspec_edge.draft.model import ModelDrafter
+from dyspec_edge.assembly import Builder, Progress, physical_cores
+from dyspec_edge.calibration import Calibration, Calibrator
+from dyspec_edge.config import EngineConfig
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.inspection import PairReport, require_pair
 from dyspec_edge.model_file import FileReport, inspect_file
-from dyspec_edge.placement import Placement, available_memory, place
-from dyspec_edge.policy import Policy, parse
+from dyspec_edge.placement import available_memory, place
+from dyspec_edge.policy import parse
+from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.speculative import SpeculativeDecoder
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
 
-Progress = Callable[[str, float], None]
+__all__ = ["EngineConfig", "Loaded", "load", "physical_cores"]
 
-DEFAULT_POLICY = "dyspec:8"
-CACHE_STEP = 256
-"""llama.cpp rounds a context up to this many cells."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What to load and how; the command line's options of the same meaning stand behind.
-
-    Attributes:
-        model, draft: GGUF files, of split ones the first shard (-m, -md).
-        num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the training length of
-            the target (-c, -cd).
-        num_threads: None for the number of physical cores (-t).
-        num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).
-        require_gpu: refuse to run without a GPU (--require-gpu).
-        flash_attn: "auto", "on" or "off" (-fa).
-        cache_type_k, cache_type_v: a key of llama.CACHE_TYPES (-ctk, -ctv).
-        lora: adapters of the target (--lora).
-        policy: None chooses by what passes cost here (--policy).
-        verify: "auto", "match" or "residual" (--verify).
-        draft_temperature: None for the verifier's own choice (--draft-temp).
-        chat_template: Jinja text instead of the file's own template (--chat-template).
-        verbose: show llama.cpp's log.
-    """
-
-    model: Path
-    draft: Path | None = None
-    num_ctx: int | None = None
-    num_ctx_draft: int | None = None
-    num_threads: int | None = None
-    num_gpu_layers: int | None = None
-    num_gpu_layers_draft: int | None = None
-    require_gpu: bool = False
-    flash_attn: str = "auto"
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    lora: tuple[Path, ...] = ()
-    use_mmap: bool = True
-    use_mlock: bool = False
-    policy: str | None = None
-    verify: str = "auto"
-    draft_temperature: float | None = None
-    chat_template: str | None = None
-    verbose: bool = False
-
-    def check(self) -> None:
-        """Raise OptionError for a value that has no meaning."""
-        for name, allowed in (
-            ("flash_attn", tuple(llama.FLASH_ATTN)),
-            ("cache_type_k", tuple(llama.CACHE_TYPES)),
-            ("cache_type_v", tuple(llama.CACHE_TYPES)),
-            ("verify", ("auto", "match", "residual")),
-        ):
-            if getattr(self, name) not in allowed:
-                raise OptionError(
-                    f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
-                )
-        if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
-            raise OptionError(
-                f"cache_type_v {self.cache_type_v} works with flash attention only; drop -fa off, "
-                "or use f16"
-            )
-        for option, tokens in (("-c", self.num_ctx), ("-cd", self.num_ctx_draft)):
-            if tokens is not None and tokens < 0:
-                raise OptionError(
-                    f"a context of {tokens} tokens: {option} must be 0 (training length) or more"
-                )
-        if self.policy is not None:
-            parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
-        if self.num_threads is not None and self.num_threads < 1:
-            raise OptionError(f"{self.num_threads} threads: -t must be 1 or more")
-        if self.draft_temperature is not None and not self.draft_temperature > 0:
-            raise OptionError(f"--draft-temp is {self.draft_temperature}; it must be above 0")
+DEFAULT_POLICY = "priced"
+RESIDUAL_POLICY = "dyspec:8"
+"""Priced trees look at the tokens that they buy, which the residual verifier does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +36,28 @@ class Loaded:
     num_ctx: int
     plain_seconds: float
     notices: tuple[str, ...]
+    calibration: Calibration | None = None
+    calibrator: Calibrator | None = None
 
     def close(self) -> None:
-        """Close contexts, then models.  Idempotent."""
+        """Keep what was learned; close contexts, then models.  Idempotent."""
+        policy = self.decoder.policy
+        if self.calibrator is not None and isinstance(policy, PricedPolicy):
+            self.calibrator.remember(policy)
         self.decoder.close()
         if self.draft_model is not None:
             self.draft_model.close()
         self.model.close()
 
 
-def load(config: EngineConfig, on_progress: Progress | None = None) -> Loaded:
+def load(
+    config: EngineConfig, on_progress: Progress | None = None, *, measure_afresh: bool = False
+) -> Loaded:
     """Open the models of `config` and choose the policy.
+
+    Args:
+        on_progress: called with what is being done and a fraction 0..1.
+        measure_afresh: do not use cost curves that were kept.
 
     Raises:
         ModelFileError, VocabularyError, DeviceError, OptionError: as their names say; nothing
@@ -137,7 +72,7 @@ def load(config: EngineConfig, on_progress: Progress | None = None) -> Loaded:
     notices: list[str] = []
     if plain_reason is None and config.draft is not None:
         draft_report = inspect_file(config.draft)
-        plain_reason = _draft_obstacle(draft_report)
+        plain_reason = _draft_obstacle(config, draft_report)
     if plain_reason is None and draft_report is not None:
         pair = require_pair(report, draft_report)
         if pair.num_only_target or pair.num_only_draft or pair.differing:
@@ -164,111 +99,45 @@ def load(config: EngineConfig, on_progress: Progress | None = None) -> Loaded:
     )
     notices.extend(plan.notices)
     with _closing_on_error() as opened:
-        builder = _Builder(config, plan, on_progress, opened)
+        builder = Builder(config, plan, on_progress, opened)
         model = builder.model(config.model, "target", layers=plan.layers)
         draft_model = None
         if draft_report is not None:
             draft_model = builder.model(draft_report.path, "draft", layers=plan.layers_draft)
-        spec = "none" if draft_report is None else config.policy or DEFAULT_POLICY
+        spec = _policy_spec(config, report, draft_report is not None)
         policy = parse(spec, model.end_tokens)
         decoder = builder.decoder(model, draft_model, policy, pair)
-        costs = _measure(decoder, on_progress, chooses=config.policy is None)
         if plain_reason:
             notices.append(plain_reason)
-        elif config.policy is None:
-            notices.append(_verdict(costs))
-            if not costs.pays and decoder.drafter is not None:
-                decoder.drafter.close()
-                decoder.drafter, decoder.policy = None, None
-                if draft_model is not None:
-                    draft_model.close()
-                    draft_model = None
+        calibrator = calibration = None
+        if isinstance(policy, PricedPolicy):
+            calibrator = builder.calibrator(report, draft_report, afresh=measure_afresh)
+            calibration = _set_prices(policy, decoder, calibrator, on_progress)
+            notices.append(_explanation(policy, calibration))
+            plain_seconds, pays = calibration.target.at(1), policy.draft is not None
+        else:
+            chooses = config.policy is None and draft_model is not None
+            costs = _measure(decoder, on_progress, chooses=chooses)
+            plain_seconds, pays = costs.plain, costs.pays or not chooses
+            if chooses:
+                notices.append(_verdict(costs))
+                decoder.policy = policy if pays else None
+            elif config.policy == DEFAULT_POLICY and policy is not None:
+                notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
+        if draft_model is not None and not pays:
+            _close_draft(decoder, draft_model)
+            draft_model = None
         return Loaded(
-            decoder, model, draft_model, report, plan.num_ctx, costs.plain, tuple(notices)
-        )
-
-
-class _Builder:
-    """Opens models and contexts by one configuration, and notes them for closing."""
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        plan: Placement,
-        on_progress: Progress | None,
-        opened: ExitStack,
-    ) -> None:
-        self._config = config
-        self._plan = plan
-        self._on_progress = on_progress
-        self._opened = opened
-
-    def model(self, path: Path, role: str, *, layers: int) -> llama.Model:
-        streamed = self._plan.streamed
-        report = self._on_progress
-        model = llama.Model(
-            path,
-            num_gpu_layers=layers,
-            # A streamed target would push a mapped draft out of memory in every pass.
-            use_mmap=self._config.use_mmap and not (streamed and role == "draft"),
-            use_mlock=self._config.use_mlock,
-            use_extra_bufts=not (streamed and role == "target"),
-            on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
-        )
-        self._opened.callback(model.close)
-        return model
-
-    def decoder(
-        self,
-        model: llama.Model,
-        draft_model: llama.Model | None,
-        policy: Policy | None,
-        pair: PairReport | None,
-    ) -> SpeculativeDecoder:
-        config, num_ctx = self._config, self._plan.num_ctx
-        adapters = [model.load_adapter(path) for path in config.lora]
-        target = self._cache(model, num_ctx, policy, adapters)
-        drafter = None
-        if draft_model is not None and pair is not None:
-            num_ctx_draft = min(config.num_ctx_draft or num_ctx, num_ctx)
-            drafter = ModelDrafter(
-                self._cache(draft_model, num_ctx_draft, policy, []),
-                num_ctx=num_ctx_draft,
-                vocab_limit=pair.draft_limit,
-                excluded=pair.excluded_ids,
-                substitute=pair.substitute_id,
-                temperature=config.draft_temperature,
-            )
-        verifier: Verifier = ResidualVerifier() if config.verify == "residual" else MatchVerifier()
-        return SpeculativeDecoder(
-            target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
-        )
-
-    def _cache(
-        self, model: llama.Model, num_ctx: int, policy: Policy | None, adapters: list[Any]
-    ) -> TreeCache:
-        nodes = 1 + (policy.max_nodes if policy else 0)
-        cells = -(-(num_ctx + nodes) // CACHE_STEP) * CACHE_STEP
-        context = llama.Context(
+            decoder,
             model,
-            num_ctx=cells,
-            num_sequences=policy.max_leaves if policy else 1,
-            num_outputs=max(nodes, 1 + max(cost.LENGTHS)),
-            num_threads=self._config.num_threads or physical_cores(),
-            flash_attn=self._config.flash_attn,
-            type_k=self._config.cache_type_k,
-            type_v=self._config.cache_type_v,
-            adapters=adapters,
+            draft_model,
+            report,
+            plan.num_ctx,
+            plain_seconds,
+            tuple(notices),
+            calibration,
+            calibrator,
         )
-        self._opened.callback(context.close)
-        return TreeCache(context, nodes)
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads not counted."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return min(cores, allowed) if allowed else cores
 
 
 def _plain_reason(config: EngineConfig, report: FileReport) -> str | None:
@@ -279,19 +148,63 @@ def _plain_reason(config: EngineConfig, report: FileReport) -> str | None:
             "into a tree, so decoding is plain"
         )
     if config.draft is None:
-        if config.policy not in (None, "none"):
+        if config.policy not in (None, "none", DEFAULT_POLICY):
             raise OptionError(f"policy '{config.policy}' needs a draft model; name one with -md")
-        return "no draft model: decoding is plain (-md adds one)" if config.policy is None else None
+        if config.policy != "none" and config.verify == "residual":
+            return "no draft model: with --verify residual decoding is plain (-md adds one)"
     return None
 
 
-def _draft_obstacle(draft: FileReport) -> str | None:
+def _draft_obstacle(config: EngineConfig, draft: FileReport) -> str | None:
     if draft.kind in ("recurrent", "hybrid"):
+        lookup = config.policy in (None, DEFAULT_POLICY) and config.verify != "residual"
+        then = "it is not used" if lookup else "decoding is plain"
         return (
             f"{draft.path.name} is {draft.kind} ({draft.architecture}): it cannot draft a tree, so "
-            "decoding is plain"
+            f"{then}"
         )
     return None
+
+
+def _policy_spec(config: EngineConfig, report: FileReport, has_draft: bool) -> str:
+    """The policy that runs, as `parse` reads it."""
+    spec = config.policy or DEFAULT_POLICY
+    if report.kind in ("recurrent", "hybrid"):
+        return "none"
+    if spec == DEFAULT_POLICY and config.verify == "residual":
+        spec = RESIDUAL_POLICY
+    return spec if has_draft or spec == DEFAULT_POLICY else "none"
+
+
+def _set_prices(
+    policy: PricedPolicy,
+    decoder: SpeculativeDecoder,
+    calibrator: Calibrator,
+    on_progress: Progress | None,
+) -> Calibration:
+    """Measure what passes cost; a draft that cannot pay is left out of the policy."""
+    report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
+    draft = decoder.drafter.cache if decoder.drafter else None
+    calibration = calibrator.calibrate(decoder.target, draft, report)
+    policy.set_prices(calibration.target, calibration.draft)
+    if not policy.has_headroom():
+        policy.set_prices(calibration.target, None)
+    else:
+        calibrator.recall(policy)
+    return calibration
+
+
+def _explanation(policy: PricedPolicy, calibration: Calibration) -> str:
+    """The line that says what was measured and what it means."""
+    used = "the draft and the text's own repetitions" if policy.draft else "the text's repetitions"
+    return f"policy {policy.name}, from {used}: {calibration.verdict} ({calibration.prices})"
+
+
+def _close_draft(decoder: SpeculativeDecoder, model: llama.Model) -> None:
+    if decoder.drafter is not None:
+        decoder.drafter.close()
+    decoder.drafter = None
+    model.close()
 
 
 def _measure(
@@ -311,7 +224,9 @@ def _verdict(costs: cost.PassCosts) -> str:
     prices = f"{passes}, D(1) {1e3 * (costs.draft or 0):.0f} ms"
     gain = costs.predicted_gain()
     if costs.pays:
-        return f"policy {DEFAULT_POLICY}: a draft should pay here, {gain:.2f}x predicted ({prices})"
+        return (
+            f"policy {RESIDUAL_POLICY}: a draft should pay here, {gain:.2f}x predicted ({prices})"
+        )
     return f"policy none: a draft would not pay here, {gain:.2f}x predicted ({prices})"
 
 

@@ -143,6 +143,12 @@ def not_gguf(tiny_dir: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a test measures or fetches is left in the user's own cache."""
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
 @pytest.fixture
 def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory without any model files, which the caches of all programs lie under."""

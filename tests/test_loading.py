@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from dyspec_edge import cost, llama
+from dyspec_edge.cost import CostCurve
 from dyspec_edge.engine import Completion, Engine, SamplingParams
 from dyspec_edge.errors import (
     DeviceError,
@@ -25,6 +26,7 @@ from dyspec_edge.errors import (
 from dyspec_edge.policy import parse
 from tests import tiny
 from tests.conftest import TinyPair
+from tests.decoding import CHEAP_ROWS
 from tests.engines import PROMPT, opened, text_of, tiny_config
 
 WARM = SamplingParams(temperature=1.0, seed=1)
@@ -205,7 +207,96 @@ def test_a_text_that_outgrows_the_draft_context(tiny_pair: TinyPair) -> None:
     assert reply.stats.block_efficiency > 1.5
 
 
-# The choice of a policy
+# The default policy
+
+
+FakeCurves = Callable[[CostCurve, CostCurve], None]
+
+
+@pytest.fixture
+def fake_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurves:
+    """`fake_curves(target, draft)`: what measuring finds; nothing was kept before."""
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
+
+    def set_curves(target: CostCurve, draft: CostCurve) -> None:
+        def measure(_cache: Any, sizes: Sequence[int], *_report: Any) -> CostCurve:
+            return draft if sizes == cost.DRAFT_SIZES else target
+
+        monkeypatch.setattr("dyspec_edge.calibration.measure_curve", measure)
+
+    return set_curves
+
+
+def policy_line(engine: Engine) -> str:
+    (line,) = [line for line in engine.notices if line.startswith("policy")]
+    return line
+
+
+@pytest.mark.parametrize("policy", [None, "priced"])
+def test_the_default_is_priced(
+    tiny_pair: TinyPair, fake_curves: FakeCurves, policy: str | None
+) -> None:
+    fake_curves(*CHEAP_ROWS)
+    replies = assert_equals_plain(*tiny_pair, policy=policy)
+    for reply in replies:
+        assert reply.stats.policy == "priced"
+        assert reply.stats.draft_tokens > 0
+        assert reply.stats.plain_seconds_per_token == 1.0
+    with opened(*tiny_pair, policy=policy) as engine:
+        line = policy_line(engine)
+        assert line.startswith("policy priced, from the draft and the text's own repetitions: ")
+        assert "rows are nearly free: a draft model will pay, large trees too" in line
+        assert "(T(1) 1000 ms, T(64) 1.1x, D(1) 5 ms)" in line
+
+
+def test_without_a_draft_the_text_itself_is_looked_up(
+    tiny_target: Path, fake_curves: FakeCurves
+) -> None:
+    fake_curves(*CHEAP_ROWS)
+    with opened(tiny_target) as plain:
+        expected = converse(plain, LONG)
+    with opened(tiny_target, policy=None) as engine:
+        assert "policy priced, from the text's repetitions: " in policy_line(engine)
+        assert "prompt lookup will pay" in policy_line(engine)
+        replies = converse(engine, LONG)
+        assert engine.decoder.drafter is None
+    assert [r.tokens for r in replies] == [r.tokens for r in expected]
+    assert sum(r.stats.draft_tokens for r in replies) > 0
+
+
+def test_a_draft_without_headroom_is_closed(
+    tmp_path: Path, tiny_pair: TinyPair, fake_curves: FakeCurves
+) -> None:
+    draft = Path(shutil.copy(tiny_pair.draft, tmp_path / "unused.gguf"))
+    fake_curves(CostCurve((1, 8, 64), (1.0, 5.2, 26.0)), CostCurve((1, 16), (0.42, 3.8)))
+    with opened(tiny_pair.target, draft, policy=None) as engine:
+        assert "compute-bound: a draft model will not pay" in policy_line(engine)
+        assert not is_open(draft)
+        assert text_of(engine)
+
+
+def test_residual_gets_a_policy_that_it_allows(tiny_pair: TinyPair, tiny_target: Path) -> None:
+    with opened(*tiny_pair, policy="priced", verify="residual") as engine:
+        assert policy_line(engine) == "policy dyspec:8: priced trees need --verify match"
+        assert engine.generate(PROMPT, max_tokens=20).stats.policy == "dyspec:8"
+    for policy in (None, "priced"):
+        with opened(tiny_target, policy=policy, verify="residual") as engine:
+            assert "with --verify residual decoding is plain (-md adds one)" in notices(engine)
+
+
+def test_what_was_learned_outlives_the_engine(tiny_pair: TinyPair, fake_curves: FakeCurves) -> None:
+    fake_curves(*CHEAP_ROWS)
+    with opened(*tiny_pair, policy="priced") as engine:
+        converse(engine)
+        assert engine.decoder.policy is not None
+        learned = engine.decoder.policy.figures()["acceptance"]
+    assert learned != 0.8
+    with opened(*tiny_pair, policy="priced") as engine:
+        assert engine.decoder.policy is not None
+        assert engine.decoder.policy.figures()["acceptance"] == learned
+
+
+# The choice of a policy under `residual`
 
 
 FakeCosts = Callable[[float], None]
@@ -227,8 +318,8 @@ def fake_costs(monkeypatch: pytest.MonkeyPatch) -> FakeCosts:
 
 def test_a_draft_that_pays_is_used(tiny_pair: TinyPair, fake_costs: FakeCosts) -> None:
     fake_costs(0.1)
-    with opened(*tiny_pair, policy=None) as engine:
-        (line,) = [line for line in engine.notices if line.startswith("policy")]
+    with opened(*tiny_pair, policy=None, verify="residual") as engine:
+        line = policy_line(engine)
         # (1 + 0.75 + ... + 0.75^8) / (8 * 0.1 + 1) is less than (1 + ... + 0.75^4) / (4 * 0.1 + 1).
         assert line.startswith(
             "policy dyspec:8: a draft should pay here, 2.18x predicted (T(1) 100"
@@ -245,8 +336,8 @@ def test_a_draft_that_does_not_pay_is_closed(
 ) -> None:
     draft = Path(shutil.copy(tiny_pair.draft, tmp_path / "unused.gguf"))
     fake_costs(0.6)
-    with opened(tiny_pair.target, draft, policy=None) as engine:
-        (line,) = [line for line in engine.notices if line.startswith("policy")]
+    with opened(tiny_pair.target, draft, policy=None, verify="residual") as engine:
+        line = policy_line(engine)
         assert line.startswith("policy none: a draft would not pay here, 0.90x predicted")
         assert not is_open(draft)
         reply = engine.generate(PROMPT, sampling=WARM, max_tokens=20)
@@ -267,11 +358,6 @@ def test_policy_none_leaves_the_draft_alone(tmp_path: Path, tiny_pair: TinyPair)
     with opened(tiny_pair.target, draft, policy="none") as engine:
         assert engine.decoder.drafter is None
         assert not is_open(draft)
-
-
-def test_without_a_draft_decoding_is_plain_and_says_so(tiny_target: Path) -> None:
-    with opened(tiny_target, policy=None) as engine:
-        assert "no draft model: decoding is plain (-md adds one)" in engine.notices
 
 
 def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,7 +175,9 @@ class PricedPolicy(Policy):
             self._lookup.append((token,))
         self._emitted += len(tokens)
         self.plain += self.target.at(1) * len(tokens)
-        self.seconds += seconds - self._invested
+        # Deciding to do nothing cannot be saved by doing nothing more often.
+        idle = num_rows == 1 and tree.num_candidates[0] < 0
+        self.seconds += target_seconds if idle else seconds - self._invested
         self._invested = 0.0
         self.target.observe(num_rows, target_seconds)
 

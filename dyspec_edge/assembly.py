@@ -1,0 +1,147 @@
+"""Models, contexts and the decoder over them, opened by one configuration and one placement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dyspec_edge import cost, llama, stores
+from dyspec_edge.cache import TreeCache
+from dyspec_edge.calibration import Calibrator, Shelf, file_key
+from dyspec_edge.config import EngineConfig
+from dyspec_edge.draft.model import ModelDrafter
+from dyspec_edge.inspection import PairReport
+from dyspec_edge.model_file import FileReport
+from dyspec_edge.placement import Placement
+from dyspec_edge.policy import Policy
+from dyspec_edge.policy.priced import LONGEST_READ, PricedPolicy
+from dyspec_edge.speculative import SpeculativeDecoder
+from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
+
+Progress = Callable[[str, float], None]
+
+CACHE_STEP = 256
+"""llama.cpp rounds a context up to this many cells."""
+
+
+class Builder:
+    """Opens models and contexts by one configuration, and notes them for closing."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plan: Placement,
+        on_progress: Progress | None,
+        opened: ExitStack,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._on_progress = on_progress
+        self._opened = opened
+
+    def model(self, path: Path, role: str, *, layers: int) -> llama.Model:
+        """The model of a file; `role` is "target" or "draft"."""
+        streamed = self._plan.streamed
+        report = self._on_progress
+        model = llama.Model(
+            path,
+            num_gpu_layers=layers,
+            # A streamed target would push a mapped draft out of memory in every pass.
+            use_mmap=self._config.use_mmap and not (streamed and role == "draft"),
+            use_mlock=self._config.use_mlock,
+            use_extra_bufts=not (streamed and role == "target"),
+            on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
+        )
+        self._opened.callback(model.close)
+        return model
+
+    def decoder(
+        self,
+        model: llama.Model,
+        draft_model: llama.Model | None,
+        policy: Policy | None,
+        pair: PairReport | None,
+    ) -> SpeculativeDecoder:
+        """Contexts of the size that `policy` needs, and the decoder over them."""
+        config, num_ctx = self._config, self._plan.num_ctx
+        adapters = [model.load_adapter(path) for path in config.lora]
+        target = self._cache(model, num_ctx, policy, adapters)
+        drafter = None
+        if draft_model is not None and pair is not None:
+            num_ctx_draft = min(config.num_ctx_draft or num_ctx, num_ctx)
+            drafter = ModelDrafter(
+                self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
+                num_ctx=num_ctx_draft,
+                vocab_limit=pair.draft_limit,
+                excluded=pair.excluded_ids,
+                substitute=pair.substitute_id,
+                temperature=config.draft_temperature,
+            )
+            if isinstance(policy, PricedPolicy):
+                drafter.longest_read = LONGEST_READ
+        verifier: Verifier = ResidualVerifier() if config.verify == "residual" else MatchVerifier()
+        return SpeculativeDecoder(
+            target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
+        )
+
+    def calibrator(
+        self, report: FileReport, draft_report: FileReport | None, *, afresh: bool
+    ) -> Calibrator:
+        """What measures these models, placed as they are."""
+        config, plan = self._config, self._plan
+        common = {
+            "threads": self._num_threads,
+            "flash_attn": config.flash_attn,
+            "cache_types": [config.cache_type_k, config.cache_type_v],
+            "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
+            "streamed": plan.streamed,
+        }
+        key = file_key(report.path, layers=plan.layers, **common)
+        draft_key = None
+        if draft_report is not None:
+            draft_key = file_key(draft_report.path, layers=plan.layers_draft, **common)
+        return Calibrator(Shelf(stores.cache_dir() / "curves"), key, draft_key, afresh=afresh)
+
+    @property
+    def _num_threads(self) -> int:
+        return self._config.num_threads or physical_cores()
+
+    def _cache(
+        self,
+        model: llama.Model,
+        num_ctx: int,
+        policy: Policy | None,
+        adapters: list[Any],
+        *,
+        drafts: bool = False,
+    ) -> TreeCache:
+        nodes = 1 + (policy.max_nodes if policy else 0)
+        capacity = policy.tree_capacity if policy else 1
+        # The draft may evaluate any node of a tree, the target those that it checks.
+        cells = num_ctx + (capacity if drafts else nodes)
+        cells = -(-cells // CACHE_STEP) * CACHE_STEP
+        context = llama.Context(
+            model,
+            num_ctx=cells,
+            num_sequences=policy.max_leaves if policy else 1,
+            num_outputs=max(nodes, 1 + max(cost.LENGTHS)),
+            num_threads=self._num_threads,
+            flash_attn=self._config.flash_attn,
+            type_k=self._config.cache_type_k,
+            type_v=self._config.cache_type_v,
+            adapters=adapters,
+        )
+        self._opened.callback(context.close)
+        return TreeCache(context, capacity)
+
+
+def physical_cores() -> int:
+    """Cores that this process may use, hyper-threads not counted."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    return min(cores, allowed) if allowed else cores
