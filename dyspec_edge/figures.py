@@ -20,6 +20,8 @@ def summary(stats: Stats) -> str:
     if stats.draft_tokens:
         parts.append(f"{stats.block_efficiency:.2f} tokens/pass")
         parts.append(f"{stats.acceptance_rate:.0%} accepted")
+    if stats.learned and stats.steps:
+        parts.append(f"{stats.plain_steps / stats.steps:.0%} plain steps")
     parts.append(f"first token {stats.time_to_first_token:.2f} s")
     parts.append(time_split(stats))
     read = f"prompt {stats.prompt_tokens - stats.cached_tokens} new"
@@ -56,6 +58,12 @@ def table(stats: Stats) -> Table:
         ("drafted, accepted", f"{stats.draft_tokens}, {stats.accepted_tokens}"),
         ("acceptance rate", f"{stats.acceptance_rate:.1%}"),
         ("accept lengths", _histogram(stats.accept_length_histogram)),
+        (
+            "steps",
+            f"{stats.plain_steps} plain, {stats.chain_steps} chains, {stats.tree_steps} trees",
+        ),
+        ("tree sizes", _histogram(stats.tree_size_histogram)),
+        *([("learned", _learned(stats.learned))] if stats.learned else []),
         ("target", f"{stats.target_seconds:.3f} s, {stats.target_rows} rows"),
         (
             "draft",
@@ -77,6 +85,15 @@ def _plain(stats: Stats) -> str:
         return "not measured"
     speed = f"{1 / stats.plain_seconds_per_token:.2f} tok/s"
     return speed if stats.speedup is None else f"{speed}, speedup {stats.speedup:.2f}x"
+
+
+def _learned(learned: dict[str, float]) -> str:
+    account = learned["account"]
+    return (
+        f"a {learned['acceptance']:.2f}, kappa {learned['kappa']:.2f}, "
+        f"a second is worth {learned['worth']:.2f} tokens, "
+        f"{abs(account):.2f} s {'ahead of' if account >= 0 else 'behind'} plain decoding"
+    )
 
 
 def _histogram(counts: tuple[int, ...]) -> str:

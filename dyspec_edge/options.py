@@ -236,7 +236,7 @@ _CONTEXT_OPTIONS = (
 _SPECULATION = "Speculation"
 _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--policy", metavar="NAME[:N]",
-            help="none, chain:K, dyspec:N or dyspec-threshold:N[:T]. [default: measured at load]"),
+            help="none, priced, chain:K, dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
     _option(_SPECULATION, "--verify", type=click.Choice(("auto", "match", "residual")),
             default="auto", show_default=True, help="How drafted tokens are verified."),
     _option(_SPECULATION, "--draft-temp", type=_Number(0.0), help="Temperature of the draft."),

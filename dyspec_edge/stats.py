@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dyspec_edge.sampling import Sampler
@@ -30,6 +30,10 @@ class Stats:
         sampling_seconds: the sampler chain and the draw.
         overhead_seconds: all the rest of the steps.
         plain_seconds_per_token: a plain pass, measured when the model was loaded.
+        plain_steps, chain_steps, tree_steps: steps by what the target checked: the root alone, one
+            path, or branches.
+        tree_size_histogram: entry i counts the steps in which i drafted nodes were checked.
+        learned: what the policy has learned so far, by name; empty if it does not learn.
     """
 
     seed: int
@@ -62,6 +66,11 @@ class Stats:
     context_used: int
     num_ctx: int
     plain_seconds_per_token: float | None
+    plain_steps: int = 0
+    chain_steps: int = 0
+    tree_steps: int = 0
+    tree_size_histogram: tuple[int, ...] = ()
+    learned: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -119,6 +128,8 @@ def summarise(
     drafted = sum(step.num_drafted for step in steps)
     accepted = sum(step.num_accepted for step in steps)
     lengths = Counter(step.num_accepted for step in steps)
+    sizes = Counter(step.num_drafted for step in steps)
+    chains = sum(step.depth == step.num_drafted > 0 for step in steps)
     rate = num_generated / decode_seconds if decode_seconds > 0 else 0.0
     new_tokens = prompt_tokens - cached_tokens
     known = target_seconds + draft_seconds + rows_seconds + sampler.seconds
@@ -137,7 +148,7 @@ def summarise(
         steps=len(steps),
         block_efficiency=num_generated / len(steps) if steps else 0.0,
         acceptance_rate=accepted / drafted if drafted else 0.0,
-        accept_length_histogram=tuple(lengths[i] for i in range(max(lengths, default=-1) + 1)),
+        accept_length_histogram=_histogram(lengths),
         tokens_per_second=rate,
         prompt_tokens_per_second=new_tokens / prefill_seconds if prefill_seconds > 0 else 0.0,
         prefill_seconds=prefill_seconds,
@@ -153,4 +164,14 @@ def summarise(
         context_used=prompt_tokens + num_generated,
         num_ctx=num_ctx,
         plain_seconds_per_token=plain_seconds,
+        plain_steps=sizes[0],
+        chain_steps=chains,
+        tree_steps=len(steps) - sizes[0] - chains,
+        tree_size_histogram=_histogram(sizes),
+        learned=dict(decoder.policy.figures()) if decoder.policy else {},
     )
+
+
+def _histogram(counts: Counter[int]) -> tuple[int, ...]:
+    """Entry i is the count of i, up to the last that occurs."""
+    return tuple(counts[i] for i in range(max((i for i in counts if counts[i]), default=-1) + 1))

@@ -135,7 +135,7 @@ def test_json_has_every_field(tiny_pair: TinyPair) -> None:
     document = json.loads(json.dumps(stats.as_dict(), allow_nan=False))
     assert set(document) >= set(FIELDS)
     assert document["accept_length_histogram"] == list(stats.accept_length_histogram)
-    assert all(isinstance(value, (int, float, str, list)) for value in document.values())
+    assert all(isinstance(value, (int, float, str, list, dict)) for value in document.values())
 
 
 # By hand
@@ -150,7 +150,7 @@ def by_hand() -> Callable[..., Stats]:
         decoder: Any = SimpleNamespace(
             target=SimpleNamespace(decode_seconds=5.0, num_rows=40),
             drafter=SimpleNamespace(cache=draft, rows_seconds=0.25),
-            policy=SimpleNamespace(name="dyspec:3"),
+            policy=SimpleNamespace(name="dyspec:3", figures=lambda: {"a": 0.5}),
             verifier=SimpleNamespace(name="match"),
         )
         sampler: Any = SimpleNamespace(seed=7, temperature=0.5, rows_seconds=0.5, seconds=0.25)
@@ -173,7 +173,7 @@ def by_hand() -> Callable[..., Stats]:
 
 
 def test_figures_by_hand(by_hand: Callable[..., Stats]) -> None:
-    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0), Step((8,), 3, 0, (0,), 1.0)]
+    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, depth=2), Step((8,), 3, 0, (0,), 1.0, depth=3)]
     assert by_hand(steps) == Stats(
         seed=7,
         policy="dyspec:3",
@@ -205,6 +205,11 @@ def test_figures_by_hand(by_hand: Callable[..., Stats]) -> None:
         context_used=16,
         num_ctx=64,
         plain_seconds_per_token=2.0,
+        plain_steps=0,
+        chain_steps=1,
+        tree_steps=1,
+        tree_size_histogram=(0, 0, 0, 2),
+        learned={"a": 0.5},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,6 @@ class Policy(Protocol):
         """
         return
 
-    def figures(self) -> Mapping[str, Any]:
+    def figures(self) -> Mapping[str, float]:
         """What was learned, by name."""
         return {}

@@ -186,7 +186,7 @@ class PricedPolicy(Policy):
         """Seconds that this step may cost."""
         return self.target.at(1) * (1 + STAKE) + self.plain - (1 - EPS) * self.seconds
 
-    def figures(self) -> Mapping[str, Any]:
+    def figures(self) -> Mapping[str, float]:
         """What was learned: a, kappa, R in tokens a second, the account in seconds."""
         return {
             "acceptance": self.acceptance,
@@ -194,7 +194,6 @@ class PricedPolicy(Policy):
             "worth": self._rate(self.acceptance if self._has_read else 0.0),
             "account": self.plain - self.seconds,
             "plain_pass_seconds": self.target.at(1),
-            "draft_reads": self._has_read,
         }
 
     def as_dict(self) -> dict[str, Any]:
