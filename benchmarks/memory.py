@@ -7,6 +7,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -42,19 +43,20 @@ class Buffers(logging.Handler):
 @click.command()
 @bench_options(tokens=64, ctx=32768)
 @click.option("--policy", default="dyspec:16", show_default=True)
-def memory(setup: Setup, policy: str) -> None:
+@click.option("--fill", type=click.IntRange(1), help="Tokens in the context [default: full].")
+def memory(setup: Setup, policy: str, fill: int | None) -> None:
     """Peak resident memory when the context is full, against the sum of its parts."""
     where = setup.circumstances()
     with setup.runs("memory", where) as runs:
         runs.expect(1)
-        key = {"policy": policy, "context": setup.num_ctx}
-        found = runs(key, lambda: _fill(setup, policy, runs.note))
+        key = {"policy": policy, "context": setup.num_ctx, "fill": fill}
+        found = runs(key, lambda: _fill(setup, policy, fill, runs.note))
     parts = found["parts"]
     limit = sum(parts[name] for name in ("files", "repacked", "caches")) + ALLOWED
     rows = [(name, f"{size:,.0f}") for name, size in parts.items()]
     rows.append(("files + repacked + caches + 1 GiB", f"**{limit:,.0f}**"))
     rows.append(("peak after loading", f"{found['peak_loaded']:,.0f}"))
-    rows.append(("peak with the context full", f"**{found['peak']:,.0f}**"))
+    rows.append(("peak at the end", f"**{found['peak']:,.0f}**"))
     title = (
         f"`{policy}`, -c {setup.num_ctx}, {found['tokens']} tokens in the context "
         f"({found['seconds'] / 60:.0f} minutes)"
@@ -66,8 +68,10 @@ def memory(setup: Setup, policy: str) -> None:
     )
 
 
-def _fill(setup: Setup, policy: str, note: Any) -> dict[str, Any]:
-    """Read and generate until the context is full."""
+def _fill(
+    setup: Setup, policy: str, fill: int | None, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """Read and generate until the context is full, or holds `fill` tokens."""
     buffers, log = Buffers(), logging.getLogger("dyspec_edge.llama")
     log.addHandler(buffers)
     log.propagate = False
@@ -76,7 +80,8 @@ def _fill(setup: Setup, policy: str, note: Any) -> dict[str, Any]:
         peak_loaded = _peak()
         note(f"loaded, peak {peak_loaded:,.0f} MiB")
         decoder = engine.decoder
-        tokens = context_of(engine, setup.prompts, engine.num_ctx - setup.num_tokens)
+        size = min(fill or engine.num_ctx, engine.num_ctx)
+        tokens = context_of(engine, setup.prompts, size - setup.num_tokens)
 
         def progress(done: int, total: int) -> None:
             if done % 4096 < 512:
