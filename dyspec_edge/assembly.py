@@ -73,7 +73,8 @@ class Builder:
         target = self._cache(model, num_ctx, policy, adapters)
         drafter = None
         if draft_model is not None and pair is not None:
-            num_ctx_draft = min(config.num_ctx_draft or num_ctx, num_ctx)
+            trained = draft_model.num_ctx_train or num_ctx
+            num_ctx_draft = min(config.num_ctx_draft or trained, num_ctx)
             drafter = ModelDrafter(
                 self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
                 num_ctx=num_ctx_draft,

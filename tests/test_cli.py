@@ -93,7 +93,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     template.write_text("{{ messages }}")
     result = run(
         "complete", "-m", "t.gguf", "-md", "d.gguf", "-c", "128", "-cd", "0", "-t", "3",
-        "-ngl", "all", "-ngld", "7", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
+        "-ngl", "all", "-ngld", "7", "--require-gpu", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
         "--temp", "0", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--typical", "0.9",
@@ -105,7 +105,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     assert result.exit_code == 0, result.stderr
     assert engines[0].config == EngineConfig(
         model=Path("t.gguf"), draft=Path("d.gguf"), num_ctx=128, num_ctx_draft=0, num_threads=3,
-        num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, flash_attn="off",
+        num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True, flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
         use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual",
         draft_temperature=0.6, chat_template="{{ messages }}",

@@ -44,9 +44,7 @@ def run(arguments: list[str], desk: Path, typed: str = "") -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize(
-    "command", [c for c in COMMANDS if not any(word in c for word in FETCHES)]
-)
+@pytest.mark.parametrize("command", [c for c in COMMANDS if not any(word in c for word in FETCHES)])
 def test_command_works_as_typed(command: str, desk: Path) -> None:
     arguments = shlex.split(command, comments=True)[1:]
     if arguments[0] in ("chat", "complete"):
