@@ -214,8 +214,9 @@ class Calibrator:
             log.info("what was learned is of no use: %s", error)
 
     def remember(self, policy: PricedPolicy) -> None:
-        """Keep what the policy has learned."""
-        self._shelf.save(self._learned_key, policy.as_dict())
+        """Keep what the policy has learned, if it was used at all."""
+        if policy.seconds > 0:
+            self._shelf.save(self._learned_key, policy.as_dict())
 
     @property
     def _learned_key(self) -> Key:

@@ -1,4 +1,4 @@
-"""What people type: `dyspec-edge chat`, `complete`, `check`, `inspect`, `models`, `pull`.
+"""What people type: `dyspec-edge chat`, `complete`, `calibrate`, `check`, `inspect`, ...
 
 Exit codes: 0; 1 for an error; 2 for a usage error; 130 when interrupted.  Every error is one line
 on stderr that begins with "error: ".
@@ -220,6 +220,46 @@ def check(**typed: Any) -> int:
         grid.add_row("result", "ok" if report.ok else "above the bound")
     terminal.out.print(grid)
     return 0 if all(report.ok for report in reports) else 1
+
+
+@cli.command(short_help="Measure what passes cost, and what will pay.")
+@options.model_options
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the curves: FILE.png or .svg.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
+def calibrate(plot: Path | None, as_json: bool, **typed: Any) -> None:
+    """Measure target and draft passes by their rows, and say whether speculation will pay.
+
+    The policy `priced` measures the same at its first load and keeps it; this measures anew.
+    """
+    from dyspec_edge import calibrate as report
+    from dyspec_edge.calibration import Calibration
+
+    terminal = Terminal()
+    if plot is not None:
+        report.check_plot_path(plot)
+    config = _config(typed, terminal)
+
+    def job(emit: Callable[[Progress | Calibration], None]) -> None:
+        emit(report.measure(config, lambda label, done: emit(Progress(label, done, 1.0))))
+
+    calibration: Calibration | None = None
+    with Bar(terminal) as bar, work.Work(job) as running:
+        for event in running:
+            if event is None:
+                bar.tick()
+            elif isinstance(event, Progress):
+                bar.update(event.label, event.done, event.total)
+            else:
+                calibration = event
+    assert calibration is not None
+    if plot is not None:
+        report.plot(calibration, plot)
+    if as_json:
+        _print_json(calibration.as_dict())
+        return
+    for part in (report.table(calibration), "", report.predictions(calibration), ""):
+        terminal.out.print(part)
+    terminal.text(calibration.verdict)
 
 
 @cli.command(short_help="Say what GGUF files are and whether they can be a pair.")

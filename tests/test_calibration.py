@@ -127,7 +127,7 @@ def test_what_was_learned_belongs_to_the_pair(shelf: Shelf) -> None:
     policy, other = PricedPolicy(ENDS), PricedPolicy(ENDS)
     for each in (policy, other):
         each.set_prices(*F16)
-    policy.acceptance = 0.6
+    policy.acceptance, policy.seconds = 0.6, 1.0
     Calibrator(shelf, KEY, KEY).remember(policy)
     Calibrator(shelf, KEY, None).recall(other)
     assert other.acceptance == 0.8
