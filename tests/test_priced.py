@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from dyspec_edge.cost import CostCurve
+from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.llama import Model
 from dyspec_edge.policy import NoDrafter
 from dyspec_edge.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
@@ -382,3 +383,50 @@ def test_a_copied_token_that_the_draft_lacks(tiny_target: Path, tiny_shortened: 
         expected = reply(plain, prompt, params, seed=1, max_tokens=30)
     with opened_decoder(pair, "priced", prices=CHEAP_ROWS) as decoder:
         assert reply(decoder, prompt, params, seed=1, max_tokens=30) == expected
+
+
+def test_the_draft_reads_when_it_is_asked_and_the_end_of_a_long_text_only(
+    tiny_pair: TinyPair,
+) -> None:
+    text = [1, *(300 + i % 50 for i in range(400))]
+    ranking = Ranking(SamplingParams(temperature=0.0), 1)
+    with opened_decoder(tiny_pair, "priced") as decoder:
+        drafter, tree = decoder.drafter, decoder.tree
+        assert drafter is not None
+        drafter.longest_read = 100
+        drafter.take(text[:300], ranking)
+        assert (drafter.num_behind, drafter.cache.tokens) == (100, [])
+        tree.reset(text[300])
+        drafter.start_step(text[:300], 0)
+        drafter.evaluate(tree, np.zeros(1, np.int32))
+        assert drafter.num_behind == 0
+        assert drafter.cache.tokens == text[200:300]
+        found = tree.candidate_ids[0].copy()
+        drafter.commit(tree, [0])
+        assert drafter.cache.tokens == text[200:301]
+        drafter.take(text[:350], ranking)
+        assert drafter.num_behind == 49, "what was read is kept"
+        drafter.read()
+        assert drafter.cache.tokens == text[200:350]
+        drafter.longest_read = 20
+        drafter.take(text, ranking)
+        assert drafter.num_behind == 20
+        drafter.read()
+        assert drafter.cache.tokens == text[-20:]
+        drafter.longest_read = None
+        drafter.begin(text[200:300], ranking)
+        drafter.start_step(text[200:300], 0)
+        tree.reset(text[300])
+        drafter.evaluate(tree, np.zeros(1, np.int32))
+        assert tree.candidate_ids[0].tolist() == found.tolist()
+
+
+def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
+    prompt = [1, *(300 + i % 41 for i in range(200))]
+    params = SamplingParams(temperature=0.8)
+    with opened_decoder(tiny_pair, "none") as plain:
+        expected = reply(plain, prompt, params, seed=5, max_tokens=120)
+    with opened_decoder(tiny_pair, "priced") as decoder:
+        assert decoder.drafter is not None
+        decoder.drafter.longest_read = 32
+        assert reply(decoder, prompt, params, seed=5, max_tokens=120) == expected
