@@ -109,8 +109,8 @@ class LiveCurve:
         return self.curve.at(num_rows) * math.exp(self._common + self._own[-1])
 
     def observe(self, num_rows: int, seconds: float) -> None:
-        """Take a pass of `num_rows` rows into account; sizes beyond the curve teach nothing."""
-        if num_rows > self.curve.sizes[-1] or num_rows >= len(self._base) or seconds <= 0:
+        """Take a pass of `num_rows` rows into account; sizes far beyond the curve teach nothing."""
+        if num_rows > 2 * self.curve.sizes[-1] or num_rows >= len(self._base) or seconds <= 0:
             return
         size = int(np.argmin(np.abs(np.log(np.divide(self.curve.sizes, num_rows)))))
         ratio = math.log(seconds / self._base[num_rows])

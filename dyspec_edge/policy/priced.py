@@ -120,7 +120,7 @@ class PricedPolicy(Policy):
         if self._emitted:
             self._num_replies += 1
             self._reply_tokens += self._emitted
-        self._emitted = 0
+        self._emitted, self._invested = 0, 0.0
         self._has_read = self._pays_to_read()
         return self._has_read
 
