@@ -3,11 +3,15 @@
 One row and many rows take different kernels, whose rounding differs, so two tokens of nearly
 equal logits may change places.  Every emitted token is therefore checked by *teacher forcing*: the
 text is read again one token per pass, and the token's logit is compared with the largest.
+
+The yardstick is plain decoding without flash attention: one row a pass, no tree, nothing but sums
+in another order.  What it flips, rounding flips.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -19,7 +23,8 @@ from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
 from dyspec_edge.cache import TreeCache, common_prefix
 from dyspec_edge.tree import TokenTree
 
-POLICIES = ("none", "chain:7", "dyspec:16", "dyspec:64")
+YARDSTICK = "none, -fa off"
+POLICIES = ("none", YARDSTICK, "chain:7", "dyspec:16", "dyspec:64")
 MAX_GAP = 0.25
 MAX_SHARE = 0.03
 
@@ -45,7 +50,10 @@ def near_ties(setup: Setup, policies: Sequence[str], categories: Sequence[str], 
             for prompt in prompts:
 
                 def job(policy: str = policy, text: Any = prompt.messages) -> dict[str, Any]:
-                    engine = engines.get(setup.config(policy))
+                    config = setup.config("none" if policy == YARDSTICK else policy)
+                    if policy == YARDSTICK:
+                        config = replace(config, flash_attn="off")
+                    engine = engines.get(config)
                     reply = engine.generate(text, sampling=GREEDY, max_tokens=setup.num_tokens)
                     read = engine.decoder.target.tokens[: reply.stats.prompt_tokens]
                     return {"prompt": list(read), "reply": list(reply.tokens)}
