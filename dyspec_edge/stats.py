@@ -29,7 +29,7 @@ class Stats:
         rows_seconds: reducing rows of logits.
         sampling_seconds: the sampler chain and the draw.
         overhead_seconds: all the rest of the steps.
-        plain_seconds_per_token: a plain pass, measured when the model was loaded.
+        plain_seconds_per_token: a plain pass, measured at load and corrected where the policy does.
         plain_steps, chain_steps, tree_steps: steps by what the target checked: the root alone, one
             path, or branches.
         tree_size_histogram: entry i counts the steps in which i drafted nodes were checked.

@@ -105,7 +105,8 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     assert result.exit_code == 0, result.stderr
     assert engines[0].config == EngineConfig(
         model=Path("t.gguf"), draft=Path("d.gguf"), num_ctx=128, num_ctx_draft=0, num_threads=3,
-        num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True, flash_attn="off",
+        num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
+        flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
         use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual",
         draft_temperature=0.6, chat_template="{{ messages }}",

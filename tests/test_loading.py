@@ -241,7 +241,9 @@ def test_the_default_is_priced(
     for reply in replies:
         assert reply.stats.policy == "priced"
         assert reply.stats.draft_tokens > 0
-        assert reply.stats.plain_seconds_per_token == 1.0
+        # The made-up second gives way to what passes really cost.
+        assert reply.stats.plain_seconds_per_token is not None
+        assert 0 < reply.stats.plain_seconds_per_token < 1.0
     with opened(*tiny_pair, policy=policy) as engine:
         line = policy_line(engine)
         assert line.startswith("policy priced, from the draft and the text's own repetitions: ")
