@@ -271,4 +271,4 @@ def _time(cache: TreeCache, num_rows: int) -> float:
     samples: list[float] = []
     while len(samples) < 3 and sum(samples) < ENOUGH_SECONDS:
         samples.append(cache.time_pass(num_rows))
-    return statistics.median(samples)
+    return min(samples)  # company on the machine only ever adds time
