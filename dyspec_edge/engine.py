@@ -81,7 +81,7 @@ class Engine:
         self._running = False
         self._closed = False
         self._current: weakref.ref[Generator[Chunk]] | None = None
-        self._last_path: tuple[int, ...] = ()
+        self._last_step: Step | None = None
         self._dialogue: tuple[str, tuple[int, ...]] = ("", ())
         model = self._model
         self._template = ChatTemplate.from_model(
@@ -197,9 +197,10 @@ class Engine:
     def draw_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
         self._require_open()
-        if not self._last_path:
+        step = self._last_step
+        if step is None:
             return ""
-        return self.decoder.tree.draw(self._shown, self._last_path)
+        return self.decoder.tree.draw(self._shown, step.path, step.nodes)
 
     @property
     def plain_seconds(self) -> float:
@@ -290,7 +291,7 @@ class Engine:
             yield reply.last_chunk()
         finally:
             self.decoder.rewind(len(tokens) + len(reply.emitted))
-            self._last_path = reply.last_path or self._last_path
+            self._last_step = reply.last_step
             if not raw and not reply.was_cut:
                 self._dialogue = rendered + reply.text, (*tokens, *reply.emitted)
             sampler.close()
@@ -340,7 +341,7 @@ class _Reply:
         self.finish_reason: str | None = None
         self.text = ""
         self.was_cut = False
-        self.last_path: tuple[int, ...] = ()
+        self.last_step: Step | None = None
         self._engine = engine
         self._sampler = sampler
         self._characters = streams.Utf8Stream()
@@ -372,7 +373,7 @@ class _Reply:
         """The chunk of a step, cut where an end token or a stop string ends the text."""
         if not self._steps:
             self._first_token_after = time.perf_counter() - self._started
-        self.last_path = step.path
+        self.last_step = step
         model, first, shown = self._engine._model, len(self.emitted), ""
         for token in step.tokens:
             if token in self._engine.decoder.end_tokens:

@@ -38,6 +38,7 @@ class Step:
         path: the accepted nodes of the decoder's tree, the root first.
         seconds: wall time of the step.
         depth: of the deepest node that the target checked.
+        nodes: what the target checked, the root first.
     """
 
     tokens: tuple[int, ...]
@@ -46,6 +47,7 @@ class Step:
     path: tuple[int, ...]
     seconds: float
     depth: int = 0
+    nodes: tuple[int, ...] = (0,)
 
 
 class SpeculativeDecoder:
@@ -150,7 +152,8 @@ class SpeculativeDecoder:
                 seconds=seconds - (walked - evaluated),
             )
         depth = int(tree.depth[nodes].max())
-        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, depth)
+        checked = tuple(nodes.tolist())
+        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, depth, checked)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

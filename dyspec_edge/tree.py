@@ -118,14 +118,21 @@ class TokenTree:
             node = int(self.parent[node])
         return nodes[::-1]
 
-    def draw(self, piece: Callable[[int], str], accepted: Sequence[int] = ()) -> str:
+    def draw(
+        self,
+        piece: Callable[[int], str],
+        accepted: Sequence[int] = (),
+        shown: Sequence[int] | None = None,
+    ) -> str:
         """The tree as text, one node a line, the accepted path marked with a star.
 
         Args:
             piece: the text of a token id.
             accepted: node indices of the accepted path.
+            shown: nodes to draw, every node's parent among them; None draws all.
         """
         marked = set(accepted)
+        visible = set(range(self.size) if shown is None else shown)
         lines: list[str] = []
         waiting = [(0, "", "")]  # not by recursion: a chain can be deeper than Python's stack
         while waiting:
@@ -134,7 +141,7 @@ class TokenTree:
             chance = "" if node == 0 else f"  {self.confidence[node]:.2f}"
             lines.append(f"{star} {prefix}{branch}{piece(int(self.token[node]))!r}{chance}")
             indent = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
-            below = self.children(node)
+            below = [child for child in self.children(node) if child in visible]
             waiting.extend(
                 (child, indent, "└─ " if child == below[-1] else "├─ ") for child in below[::-1]
             )

@@ -21,6 +21,16 @@ def make_tree() -> TokenTree:
     return tree
 
 
+def test_only_what_is_shown_is_drawn() -> None:
+    tree = TokenTree(8, 2)
+    tree.reset(10)
+    kept = tree.add(0, 11, 0.5)
+    tree.add(0, 12, 0.25)
+    tree.add(kept, 13, 0.5)
+    drawn = tree.draw(str, accepted=[0, kept], shown=[0, kept])
+    assert drawn.splitlines() == ["* '10'", "* └─ '11'  0.50"]
+
+
 def test_a_new_tree_is_its_root() -> None:
     tree = TokenTree(8, 4)
     tree.reset(7)
