@@ -6,7 +6,7 @@ import ctypes
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ import click
 import llama_cpp
 
 from benchmarks import report
-from benchmarks.prompts import choose
+from benchmarks.prompts import Prompt, choose
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
 from dyspec_edge import native
 from dyspec_edge.engine import Engine
@@ -30,23 +30,18 @@ class BareLoop:
         params.n_threads = params.n_threads_batch = num_threads
         params.no_perf = True
         self._context = llama_cpp.llama_init_from_model(model, params)
-        self._memory = llama_cpp.llama_get_memory(self._context)
         self._num_vocab = num_vocab
 
-    def generate(self, prompt: list[int], num_tokens: int) -> tuple[list[int], float]:
-        """Tokens, and the seconds from the first of them to the last."""
-        llama_cpp.llama_memory_clear(self._memory, False)
+    def generate(self, prompt: list[int]) -> Iterator[int]:
+        """Tokens without end."""
         whole = (llama_cpp.llama_token * len(prompt))(*prompt)
         llama_cpp.llama_decode(self._context, llama_cpp.llama_batch_get_one(whole, len(prompt)))
-        tokens = [self._best()]
         single = (llama_cpp.llama_token * 1)()
         batch = llama_cpp.llama_batch_get_one(single, 1)
-        started = time.perf_counter()
-        while len(tokens) < num_tokens:
-            single[0] = tokens[-1]
+        while True:
+            single[0] = self._best()
+            yield single[0]
             llama_cpp.llama_decode(self._context, batch)
-            tokens.append(self._best())
-        return tokens, time.perf_counter() - started
 
     def _best(self) -> int:
         row = llama_cpp.llama_get_logits_ith(self._context, -1)
@@ -58,94 +53,95 @@ class BareLoop:
 
 
 @click.command()
-@bench_options(tokens=48)
-@click.option("--pairs", default=12, show_default=True, help="Pairs of runs.")
-def plain(setup: Setup, pairs: int) -> None:
-    """Speed of `none` against a bare llama_decode loop with n_seq_max = 1, in pairs.
+@bench_options(tokens=96)
+@click.option("--each", default=3, show_default=True, help="Prompts of code_completion.")
+def plain(setup: Setup, each: int) -> None:
+    """Speed of `none` against a bare llama_decode loop with n_seq_max = 1, token by token.
 
-    Both sides have the same weights, threads, prompt and arg max; the order alternates.
+    Both sides have the same weights, threads, prompt and arg max.  They take turns at every
+    token, so that whatever else the machine does meets both alike; first goes now one, now the
+    other.
     """
-    prompt = choose(setup.prompts, ("code_completion",), 1)[0]
+    prompts = choose(setup.prompts, ("code_completion",), each)
     where = setup.circumstances()
     with setup.runs("plain", where) as runs, Engines() as engines:
-        runs.expect(pairs)
+        runs.expect(len(prompts))
 
-        def job(number: int) -> dict[str, Any]:
-            engine = engines.get(setup.config("none"))
-            with _bare(engine, setup) as loop:
-                return _pair(engine, loop, prompt.messages, setup.num_tokens, number % 2 == 1)
+        def job(prompt: Prompt) -> dict[str, Any]:
+            return _race(engines.get(setup.config("none")), prompt, setup)
 
-        found = [
-            runs({"pair": number, "prompt": prompt.id}, partial(job, number))
-            for number in range(pairs)
-        ]
-    ratios = [run["bare"] / run["engine"] for run in found]
-    rate = {
-        side: statistics.median(run["count"] / run[side] for run in found)
-        for side in ("engine", "bare")
-    }
-    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-    same = all(run["same"] for run in found)
-    row = (
-        str(pairs),
-        f"{rate['bare']:.2f}",
-        f"{rate['engine']:.2f}",
-        f"**{statistics.median(ratios):.3f}x**",
-        f"{quartiles[0]:.3f} to {quartiles[2]:.3f}",
-        "yes" if same else "no",
+        found = [runs({"prompt": prompt.id}, partial(job, prompt)) for prompt in prompts]
+    rows = []
+    groups = [(p.id, [run]) for p, run in zip(prompts, found, strict=True)]
+    for name, group in [*groups, ("all", found)]:
+        pairs = [pair for run in group for pair in zip(run["bare"], run["engine"], strict=True)]
+        rows.append((name, pairs, all(run["same"] for run in group)))
+    shown = []
+    for name, pairs, same in rows:
+        ratio, error = _ratio(pairs)
+        bare, engine = (statistics.median(side) for side in zip(*pairs, strict=True))
+        shown.append(
+            (
+                name,
+                str(len(pairs)),
+                f"{1e3 * bare:.2f}",
+                f"{1e3 * engine:.2f}",
+                f"**{ratio:.3f}x** ± {error:.3f}",
+                "yes" if same else "**no**",
+            )
+        )
+    header = (
+        "prompt",
+        "pairs of tokens",
+        "bare, ms",
+        "`none`, ms",
+        "speed of `none` against bare",
+        "same tokens",
     )
-    header = ("pairs", "bare tok/s", "`none` tok/s", "median ratio", "quartiles", "same tokens")
-    report.show(f"Plain decoding, {setup.num_tokens} tokens a run", header, [row])
-    report.finish(
-        {**where, "load average": runs.load},
-        {"ratio": statistics.median(ratios), "ratios": ratios, "same": same},
-    )
+    report.show("Plain decoding, medians over tokens", header, shown)
+    ratio, error = _ratio(rows[-1][1])
+    document = {"ratio": ratio, "standard_error": error, "same": rows[-1][2]}
+    report.finish({**where, "load average": runs.load}, document)
 
 
-@contextmanager
-def _bare(engine: Engine, setup: Setup) -> Iterator[BareLoop]:
+def _ratio(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """Median over tokens of the bare loop's time to the engine's, and its standard error."""
+    ratios = sorted(bare / engine for bare, engine in pairs)
+    quartiles = statistics.quantiles(ratios, n=4)
+    # 1.2533: of a median to that of a mean; 1.349: quartile distance to standard deviation.
+    error = 1.2533 * (quartiles[2] - quartiles[0]) / 1.349 / len(ratios) ** 0.5
+    return statistics.median(ratios), error
+
+
+def _race(engine: Engine, prompt: Prompt, setup: Setup) -> dict[str, Any]:
+    """Seconds of every token after the first, on both sides."""
     context = engine.decoder.target.context
+    engine.generate(prompt.messages, sampling=GREEDY, max_tokens=1)
+    read = engine.decoder.target.tokens[: engine.count_tokens(prompt.messages)]
     loop = BareLoop(
         context.model.handle,
         context.model.num_vocab,
         num_ctx=context.num_ctx,
         num_threads=setup.num_threads,
     )
-    try:
-        yield loop
-    finally:
-        loop.close()
-
-
-def _pair(
-    engine: Engine, loop: BareLoop, messages: Any, num_tokens: int, bare_first: bool
-) -> dict[str, Any]:
-    """One run of each side."""
-    sides: dict[str, tuple[list[int], float]] = {}
-    engine.decoder.rewind(0)  # both read the prompt anew
-    if not bare_first:
-        sides["engine"] = _through_engine(engine, messages, num_tokens)
-    else:  # only to learn the prompt's tokens
-        _through_engine(engine, messages, 1)
-    prompt = engine.decoder.target.tokens[: engine.count_tokens(messages)]
-    sides["bare"] = loop.generate(prompt, num_tokens)
-    if bare_first:
-        sides["engine"] = _through_engine(engine, messages, num_tokens)
-    tokens, seconds = sides["engine"]
-    bare_tokens, bare_seconds = sides["bare"]
+    seconds: dict[str, list[float]] = {"bare": [], "engine": []}
+    tokens: dict[str, list[int]] = {"bare": [], "engine": []}
+    with closing(loop):
+        reply = engine.stream(prompt.messages, sampling=GREEDY, max_tokens=setup.num_tokens)
+        sides = {
+            "bare": loop.generate(read),
+            "engine": (token for chunk in reply for token in chunk.tokens),
+        }
+        order = list(sides)
+        with suppress(StopIteration):  # the engine's text is over
+            while True:
+                order.reverse()
+                for side in order:
+                    started = time.perf_counter()
+                    tokens[side].append(next(sides[side]))
+                    seconds[side].append(time.perf_counter() - started)
+    count = len(tokens["engine"])
     return {
-        "engine": seconds,
-        "bare": bare_seconds,
-        "count": len(tokens) - 1,
-        "same": tokens == bare_tokens,
+        **{side: times[1:count] for side, times in seconds.items()},
+        "same": tokens["bare"][:count] == tokens["engine"],
     }
-
-
-def _through_engine(engine: Engine, messages: Any, num_tokens: int) -> tuple[list[int], float]:
-    tokens: list[int] = []
-    times: list[float] = []
-    for chunk in engine.stream(messages, sampling=GREEDY, max_tokens=num_tokens):
-        if chunk.tokens:
-            tokens.extend(chunk.tokens)
-            times.append(time.perf_counter())
-    return tokens, times[-1] - times[0]
