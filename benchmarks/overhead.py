@@ -41,7 +41,11 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
     cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
     with setup.runs("overhead", where) as runs, Engines() as engines:
         sizes = [int(length) for length in lengths.split(",")]
-        runs.expect(len(sizes) * rounds * len(CHAINS))
+        runs.expect(1 + len(sizes) * rounds * len(CHAINS))
+        text = runs(
+            {"policy": policy, "part": "text"},
+            lambda: _text(engines.get(setup.config(policy)), setup.num_tokens),
+        )
         for size in sizes:
             for number in range(rounds):
                 for chain, params in CHAINS.items():
@@ -59,7 +63,7 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
                 tokens = context_of(engine, setup.prompts, sizes[0])
                 runs.note(f"\n{chain}, {sizes[0]} tokens of context:")
                 runs.note(_profile(engine, tokens, params, setup.num_tokens))
-    rows, document = [], []
+    rows, cells_shown = [], []
     for (size, chain), found in cells.items():
         parts = {
             part: statistics.median(x for run in found for x in run["seconds"][part])
@@ -67,25 +71,23 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
         }
         num_steps = sum(len(run["seconds"]["step"]) for run in found)
         passes = sum(run["draft_passes"] for run in found) / num_steps
-        text = statistics.median(run["text_seconds"] for run in found)
         rows.append(
             (
                 str(size),
                 chain,
                 f"**{1e3 * parts['orchestration']:.2f}**",
                 *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:3]),
-                f"{1e3 * text:.2f}",
+                f"{1e3 * text['seconds']:.2f}",
                 *(f"{1e3 * parts[part]:.0f}" for part in PARTS[3:]),
                 f"{passes:.1f}",
                 str(num_steps),
             )
         )
-        document.append(
+        cells_shown.append(
             {
                 "context": size,
                 "chain": chain,
                 "seconds": parts,
-                "text_seconds": text,
                 "draft_passes": passes,
                 "steps": num_steps,
             }
@@ -104,7 +106,8 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
         "steps",
     )
     report.show(f"`{policy}`, milliseconds a step, medians", header, rows)
-    report.finish({**where, "load average": runs.load}, {"policy": policy, "cells": document})
+    document = {"policy": policy, "text_seconds": text["seconds"], "cells": cells_shown}
+    report.finish({**where, "load average": runs.load}, document)
 
 
 def context_of(engine: Engine, prompts: Path, size: int) -> list[int]:
@@ -144,26 +147,22 @@ def _steps(
     finally:
         decoder.rewind(len(tokens) - 1)
         sampler.close()
-    return {
-        "seconds": seconds,
-        "draft_passes": passes,
-        "text_seconds": _text_seconds(engine, params, num_tokens),
-    }
+    return {"seconds": seconds, "draft_passes": passes}
 
 
 def _drawn(sampler: Sampler) -> tuple[float, float]:
     return sampler.seconds, sampler.rows_seconds
 
 
-def _text_seconds(engine: Engine, params: SamplingParams, num_tokens: int) -> float:
-    """What the engine adds to a step: bytes, stop strings, chunks."""
+def _text(engine: Engine, num_tokens: int) -> dict[str, Any]:
+    """Seconds that the engine adds to a step: bytes, stop strings, chunks."""
     started = time.perf_counter()
     stats = None
-    for chunk in engine.stream("Count to fifty.", sampling=params, max_tokens=num_tokens):
+    for chunk in engine.stream("Count to fifty.", sampling=GREEDY, max_tokens=num_tokens):
         stats = chunk.stats
     whole = time.perf_counter() - started
     assert stats is not None
-    return (whole - stats.prefill_seconds - stats.decode_seconds) / stats.steps
+    return {"seconds": (whole - stats.prefill_seconds - stats.decode_seconds) / stats.steps}
 
 
 def _profile(engine: Engine, tokens: Sequence[int], params: SamplingParams, num_tokens: int) -> str:
