@@ -13,13 +13,14 @@ from scipy.stats import chisquare
 
 from dyspec_edge import native
 from dyspec_edge.draft.model import CATCH_UP, NUM_CANDIDATES
-from dyspec_edge.draft.ranking import Ranking, soft_max
+from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.llama import Model
 from dyspec_edge.sampling import TARGET_STREAM, Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import opened_decoder, reply, steps
+from tests.test_native_ranking import soft_max
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]

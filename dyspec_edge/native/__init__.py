@@ -13,12 +13,14 @@ from dyspec_edge.native.expansion import Expansion, TreeArrays
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import Placement, ancestor_mask, depth_first, place
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
+from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 
 __all__ = [
     "MAX_SEQUENCES",
     "WIDTHS",
     "AbortFlag",
+    "CandidateOrder",
     "Expansion",
     "Placement",
     "Plan",

@@ -15,7 +15,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -64,6 +64,16 @@ class BatchStruct(ctypes.Structure):
     )
 
 
+class RankingStruct(ctypes.Structure):
+    """dyspec_ranking."""
+
+    _fields_ = (
+        ("seed", c_uint64),
+        *((name, c_double) for name in ("temperature", "draft_temperature", "top_p", "min_p")),
+        *((name, c_int32) for name in ("top_k", "residual", "noisy")),
+    )
+
+
 _NOISE = [c_uint64, c_uint32, c_uint32]
 
 # name: (result, arguments), in the order of dyspec.h
@@ -77,6 +87,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
+    "dyspec_rank": (c_int32, [POINTER(RankingStruct), c_int32, c_int32, *[address_t] * 6]),
     "dyspec_expansion_reset": (c_int32, [POINTER(ExpansionStruct)]),
     "dyspec_expansion_run": (c_int32, [POINTER(ExpansionStruct), address_t]),
     "dyspec_plan": (c_int32, [POINTER(PlannerStruct), address_t]),

@@ -20,7 +20,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 2
+#define DYSPEC_ABI_VERSION 3
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -76,6 +76,31 @@ DYSPEC_API int32_t dyspec_gumbel(uint64_t seed, uint32_t index, uint32_t stream,
 // Returns DYSPEC_E_NOT_FINITE if no logit is finite or one is +inf.
 DYSPEC_API int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed,
                                uint32_t index, uint32_t stream);
+
+// ---- ranking ----------------------------------------------------------------------------
+
+// How a draft's most probable tokens become candidates.  `match` ranks them by the logit, with
+// the target's own noise (times the temperature) if `noisy`; `residual` draws them without
+// replacement from the soft-max at the draft's temperature, with noise of their own.
+typedef struct dyspec_ranking {
+    uint64_t seed;
+    double temperature;       // the target's; 0 is greedy and takes no noise and no cut
+    double draft_temperature; // of the soft-max; 0: 1 under match, the target's under residual
+    double top_p;
+    double min_p;
+    int32_t top_k; // 0: no cut
+    int32_t residual;
+    int32_t noisy;
+} dyspec_ranking;
+
+// Orders the k (at most 256) candidates of each row for drawing.  ids [n_rows, k] in and out,
+// logits [n_rows, k] with -inf where a token must not be drafted, index and stream [n_rows] as in
+// dyspec_gumbel.  probs [n_rows, k]: inside the target's cuts the soft-max of what ranks, outside
+// them (match only, behind the others) the plain soft-max.  usable [n_rows]: candidates that may
+// be drawn.  Returns n_rows.
+DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k,
+                               int32_t *ids, const float *logits, const uint32_t *index,
+                               const uint32_t *stream, float *probs, int32_t *usable);
 
 // ---- expansion --------------------------------------------------------------------------
 
