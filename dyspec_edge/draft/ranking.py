@@ -9,6 +9,8 @@ most probable tokens outside the cut stand behind the rest.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,10 +20,11 @@ from dyspec_edge.sampling import TARGET_STREAM, SamplingParams
 Ids = npt.NDArray[np.int32]
 
 
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """The rule for one reply.
 
-    Args:
+    Attributes:
         params: the target's sampling options.
         seed: the reply's seed.
         residual: children are drawn (`residual`) instead of ranked (`match`).
@@ -30,27 +33,25 @@ class Ranking:
             what shared noise is worth.
     """
 
-    def __init__(
-        self,
-        params: SamplingParams,
-        seed: int,
-        *,
-        residual: bool = False,
-        draft_temperature: float | None = None,
-        shared_noise: bool = True,
-    ) -> None:
-        self._bias = params.logit_bias
-        self._residual = residual
-        self._order = native.CandidateOrder(
-            seed=seed,
-            temperature=params.temperature,
-            draft_temperature=draft_temperature or 0.0,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
-            residual=residual,
-            noisy=residual or shared_noise,
+    params: SamplingParams
+    seed: int
+    residual: bool = False
+    draft_temperature: float | None = None
+    shared_noise: bool = True
+    _order: native.CandidateOrder = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        order = native.CandidateOrder(
+            seed=self.seed,
+            temperature=self.params.temperature,
+            draft_temperature=self.draft_temperature or 0.0,
+            top_k=self.params.top_k,
+            top_p=self.params.top_p,
+            min_p=self.params.min_p,
+            residual=self.residual,
+            noisy=self.residual or self.shared_noise,
         )
+        object.__setattr__(self, "_order", order)
 
     def rank(
         self, ids: Ids, logits: npt.NDArray[np.float32], index: Ids, nodes: Ids
@@ -67,11 +68,11 @@ class Ranking:
             number of usable candidates int32[n].
         """
         ids = ids.copy()
-        if self._bias:
+        if self.params.logit_bias:
             logits = logits.copy()
-            for token, bias in self._bias:
+            for token, bias in self.params.logit_bias:
                 logits[ids == token] += np.float32(bias)
-        streams = 1 + nodes if self._residual else np.full(len(ids), TARGET_STREAM)
+        streams = 1 + nodes if self.residual else np.full(len(ids), TARGET_STREAM)
         probs, usable = self._order.rank(
             ids, logits, index.astype(np.uint32), streams.astype(np.uint32)
         )
