@@ -57,6 +57,9 @@ class WithoutSharedNoise(Policy):
 @click.option("--policy", default="dyspec:16", show_default=True)
 @click.option("--temp", "temperatures", multiple=True, type=float, default=(0.7, 1.0))
 @click.option("--category", "categories", multiple=True, default=CATEGORIES)
+@click.option(
+    "--chain", "chains", multiple=True, type=click.Choice(tuple(CHAINS)), default=tuple(CHAINS)
+)
 @click.option("--each", default=1, show_default=True, help="Prompts of a category.")
 @click.option("--seeds", default=1, show_default=True, help="Replies to each prompt.")
 def noise(
@@ -64,6 +67,7 @@ def noise(
     policy: str,
     temperatures: Sequence[float],
     categories: Sequence[str],
+    chains: Sequence[str],
     each: int,
     seeds: int,
 ) -> None:
@@ -72,14 +76,14 @@ def noise(
     where = setup.circumstances()
     table: Table = {}
     with setup.runs("noise", where) as runs, Engines() as engines:
-        runs.expect(len(CHAINS) * len(temperatures) * len(prompts) * seeds * len(WAYS))
+        runs.expect(len(chains) * len(temperatures) * len(prompts) * seeds * len(WAYS))
         # Seeds outermost: a run that is cut short has something of every cell.
         for seed in range(1, seeds + 1):
-            for chain, base in CHAINS.items():
+            for chain in chains:
                 for temperature in temperatures:
                     for prompt in prompts:
                         cell = table.setdefault((chain, temperature, prompt.category), {})
-                        params = replace(base, temperature=temperature, seed=seed)
+                        params = replace(CHAINS[chain], temperature=temperature, seed=seed)
                         for way in WAYS:
 
                             def job(
