@@ -202,13 +202,6 @@ class Engine:
             return ""
         return self.decoder.tree.draw(self._shown, step.path, step.nodes)
 
-    @property
-    def plain_seconds(self) -> float:
-        """Seconds of a plainly decoded token, as last seen or as measured at load."""
-        policy = self.decoder.policy
-        figures = policy.figures() if policy is not None else {}
-        return figures.get("plain_pass_seconds", self._loaded.plain_seconds)
-
     def close(self) -> None:
         """Free models and caches.  Idempotent."""
         while not self._lock.acquire(timeout=0.05):
@@ -409,6 +402,6 @@ class _Reply:
             time_to_first_token=self._first_token_after,
             prefill_seconds=self._prefill_seconds,
             num_ctx=self._engine.num_ctx,
-            plain_seconds=self._engine.plain_seconds,
+            measured_plain=self._engine._loaded.plain_seconds,
         )
         return Chunk(rest, (), reason, stats)

@@ -29,7 +29,7 @@ class Stats:
         rows_seconds: reducing rows of logits.
         sampling_seconds: the sampler chain and the draw.
         overhead_seconds: all the rest of the steps.
-        plain_seconds_per_token: a plain pass, measured at load and corrected where the policy does.
+        plain_seconds_per_token: of plain decoding, as measured at load; kept up with by `priced`.
         plain_steps, chain_steps, tree_steps: steps by what the target checked: the root alone, one
             path, or branches.
         tree_size_histogram: entry i counts the steps in which i drafted nodes were checked.
@@ -87,13 +87,15 @@ class Counters:
     target_rows: int
     draft_passes: int
     draft_rows: int
+    plain_seconds: float | None
 
     @classmethod
     def read(cls, decoder: SpeculativeDecoder) -> Counters:
         """The totals as they stand."""
         target, drafter = decoder.target, decoder.drafter
+        plain = decoder.policy.figures().get("plain") if decoder.policy else None
         if drafter is None:
-            return cls(target.decode_seconds, 0.0, 0.0, target.num_rows, 0, 0)
+            return cls(target.decode_seconds, 0.0, 0.0, target.num_rows, 0, 0, plain)
         draft = drafter.cache
         return cls(
             target.decode_seconds,
@@ -102,6 +104,7 @@ class Counters:
             target.num_rows,
             draft.num_passes,
             draft.num_rows,
+            plain,
         )
 
 
@@ -117,10 +120,17 @@ def summarise(
     time_to_first_token: float,
     prefill_seconds: float,
     num_ctx: int,
-    plain_seconds: float | None,
+    measured_plain: float | None,
 ) -> Stats:
-    """The figures of a reply from its steps and from the totals `before` the first of them."""
+    """The figures of a reply from its steps and from the totals `before` the first of them.
+
+    What a plain token costs is `measured_plain`, unless the policy keeps an account of it.
+    """
     now = Counters.read(decoder)
+    plain_seconds = measured_plain
+    num_emitted = sum(len(step.tokens) for step in steps)
+    if now.plain_seconds is not None and before.plain_seconds is not None and num_emitted:
+        plain_seconds = (now.plain_seconds - before.plain_seconds) / num_emitted
     decode_seconds = sum(step.seconds for step in steps)
     target_seconds = now.target_seconds - before.target_seconds
     draft_seconds = now.draft_seconds - before.draft_seconds

@@ -157,7 +157,7 @@ def by_hand() -> Callable[..., Stats]:
         values: dict[str, Any] = {
             "decoder": decoder,
             "sampler": sampler,
-            "before": Counters(4.0, 1.5, 0.125, 33, 9, 17),
+            "before": Counters(4.0, 1.5, 0.125, 33, 9, 17, None),
             "steps": steps,
             "num_generated": 4,
             "prompt_tokens": 12,
@@ -165,7 +165,7 @@ def by_hand() -> Callable[..., Stats]:
             "time_to_first_token": 3.5,
             "prefill_seconds": 2.5,
             "num_ctx": 64,
-            "plain_seconds": 2.0,
+            "measured_plain": 2.0,
         }
         return summarise(**{**values, **changes})
 
@@ -214,8 +214,21 @@ def test_figures_by_hand(by_hand: Callable[..., Stats]) -> None:
 
 
 def test_a_reply_without_a_step_divides_by_nothing(by_hand: Callable[..., Stats]) -> None:
-    stats = by_hand([], num_generated=0, prefill_seconds=0.0, plain_seconds=None)
+    stats = by_hand([], num_generated=0, prefill_seconds=0.0, measured_plain=None)
     assert (stats.steps, stats.block_efficiency, stats.acceptance_rate) == (0, 0.0, 0.0)
     assert (stats.tokens_per_second, stats.prompt_tokens_per_second) == (0.0, 0.0)
     assert (stats.speedup, stats.accept_length_histogram) == (None, ())
     json.dumps(stats.as_dict(), allow_nan=False)
+
+
+def test_an_account_of_plain_decoding_goes_before_what_was_measured(
+    by_hand: Callable[..., Stats], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_decoder: object) -> Counters:
+        return Counters(5.0, 2.0, 0.25, 40, 10, 20, 16.0)
+
+    monkeypatch.setattr(Counters, "read", read)
+    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, depth=2), Step((8,), 0, 0, (0,), 1.0)]
+    stats = by_hand(steps, before=Counters(4.0, 1.5, 0.125, 33, 9, 17, 10.0))
+    assert stats.plain_seconds_per_token == 1.5  # 6 seconds for 4 tokens
+    assert stats.speedup == stats.tokens_per_second * 1.5

@@ -193,7 +193,7 @@ class PricedPolicy(Policy):
             "kappa": self.kappa,
             "worth": self._rate(self.acceptance if self._has_read else 0.0),
             "account": self.plain - self.seconds,
-            "plain_pass_seconds": self.target.at(1),
+            "plain": self.plain,
         }
 
     def as_dict(self) -> dict[str, Any]:
