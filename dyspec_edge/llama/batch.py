@@ -21,6 +21,7 @@ class Batch:
 
     def __init__(self, capacity: int, num_ids: int) -> None:
         self.capacity = capacity
+        self._num_ids = num_ids
         self.token = np.zeros(capacity, np.int32)
         self.pos = np.zeros(capacity, np.int32)
         self.num_seq_id = np.zeros(capacity, np.int32)
@@ -71,6 +72,7 @@ class Batch:
             offsets,
             self.ids[first_id:],
             output,
+            self._num_ids,
         )
         self.size = first + n
         self._used_ids = first_id + used

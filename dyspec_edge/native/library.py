@@ -132,6 +132,9 @@ def _load() -> ctypes.CDLL:
     return lib
 
 
+_BYTE = ctypes.c_char
+
+
 def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
     """The address of an array's data.
 
@@ -143,6 +146,10 @@ def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
             f"{np.dtype(dtype).name}[{size}] in one piece is wanted, "
             f"not {array.dtype.name}{list(array.shape)}"
         )
+    if array.size and array.flags.writeable:
+        # A quarter of the time that array.ctypes takes, twenty times a draft pass.
+        memory: Any = array
+        return ctypes.addressof(_BYTE.from_buffer(memory))
     return int(array.ctypes.data)
 
 
