@@ -140,6 +140,7 @@ def _report(
     groups = dict(table)
     for chain, temperature, _ in table:
         groups.setdefault((chain, temperature, ALL), _pooled(table, chain, temperature))
+    for chain, _, _ in table:
         groups.setdefault((chain, None, ALL), _pooled(table, chain, None))
     for (chain, temperature, category), cell in groups.items():
         shown = {way: efficiency(cell[way]) for way in WAYS}
