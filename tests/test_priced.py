@@ -430,3 +430,14 @@ def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
         assert decoder.drafter is not None
         decoder.drafter.longest_read = 32
         assert reply(decoder, prompt, params, seed=5, max_tokens=120) == expected
+
+
+def test_slow_plain_passes_leave_the_account_alone() -> None:
+    policy = PricedPolicy(np.array([2], np.int32))
+    policy.set_prices(CostCurve((1, 64), (0.1, 1.0)), None)
+    policy.begin([5, 6, 7], None)
+    tree = TokenTree(8, 4)
+    for i in range(200):
+        slow = 0.5 if i % 5 == 0 else 0.1  # the median sees none of the slow ones
+        policy.learn(tree, [0], [9 + i], num_rows=1, target_seconds=slow, seconds=slow)
+    assert policy.left >= 3 * policy.target.at(1)

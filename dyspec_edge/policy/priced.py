@@ -174,9 +174,10 @@ class PricedPolicy(Policy):
                 self.seen += 1.0 / length
             self._lookup.append((token,))
         self._emitted += len(tokens)
-        self.plain += self.target.at(1) * len(tokens)
-        # Deciding to do nothing cannot be saved by doing nothing more often.
+        # Deciding to do nothing cannot be saved by doing nothing more often: a plain step costs
+        # what plain decoding costs, however slow its pass was.
         idle = num_rows == 1 and tree.num_candidates[0] < 0
+        self.plain += target_seconds if idle else self.target.at(1) * len(tokens)
         self.seconds += target_seconds if idle else seconds - self._invested
         self._invested = 0.0
         self.target.observe(num_rows, target_seconds)
