@@ -65,12 +65,8 @@ class Model:
         self.num_vocab = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
         self.num_ctx_train = int(llama_cpp.llama_model_n_ctx_train(self._model))
         self.num_layers = int(llama_cpp.llama_model_n_layer(self._model))
-        self.size_bytes = int(llama_cpp.llama_model_size(self._model))
-        self.is_recurrent = bool(llama_cpp.llama_model_is_recurrent(self._model))
-        self.is_hybrid = bool(llama_cpp.llama_model_is_hybrid(self._model))
         self.bos = int(llama_cpp.llama_vocab_bos(self._vocab))
         self.eos = int(llama_cpp.llama_vocab_eos(self._vocab))
-        self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
         self.end_tokens: npt.NDArray[np.int32] = np.array(
             [t for t in range(self.num_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t)],
             dtype=np.int32,
@@ -93,15 +89,6 @@ class Model:
         """llama.cpp's own words for it, e.g. "qwen2 1.5B Q4_K - Medium"."""
         buffer = ctypes.create_string_buffer(256)
         llama_cpp.llama_model_desc(self._model, buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace")
-
-    def meta(self, key: str) -> str | None:
-        """A scalar metadata value as text, or None."""
-        length = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), None, 0)
-        if length < 0:
-            return None
-        buffer = ctypes.create_string_buffer(length + 1)
-        llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, length + 1)
         return buffer.value.decode("utf-8", "replace")
 
     @property

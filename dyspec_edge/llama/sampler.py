@@ -96,10 +96,6 @@ class SamplerChain:
         """Tell penalties and DRY that `token` is part of the text."""
         llama_cpp.llama_sampler_accept(self._chain, token)
 
-    def reset(self) -> None:
-        """Forget the text so far."""
-        llama_cpp.llama_sampler_reset(self._chain)
-
     def apply(self, row_address: int) -> tuple[int, int]:
         """Run the chain over a row of logits.
 

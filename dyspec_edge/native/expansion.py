@@ -37,6 +37,24 @@ class TreeArrays(Protocol):
         ...
 
 
+def tree_pointers(tree: TreeArrays) -> dict[str, int]:
+    """The fields of a native struct that point into a tree."""
+    capacity, num_ranks = tree.candidate_ids.shape
+    return {
+        "token": pointer(tree.token, np.int32, capacity),
+        "parent": pointer(tree.parent, np.int32, capacity),
+        "depth": pointer(tree.depth, np.int32, capacity),
+        "n_children": pointer(tree.num_children, np.int32, capacity),
+        "confidence": pointer(tree.confidence, np.float32, capacity),
+        "value": pointer(tree.value, np.float64, capacity),
+        "terminal": pointer(tree.terminal, np.uint8, capacity),
+        "n_nodes": pointer(tree.size_array, np.int32, 1),
+        "cand_ids": pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
+        "cand_probs": pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
+        "n_cand": pointer(tree.num_candidates, np.int32, capacity),
+    }
+
+
 class Expansion:
     """Greedy growth of a token tree (DySpec, Algorithms 1 and 2), evaluated lazily.
 
@@ -75,17 +93,7 @@ class Expansion:
         # What the pointers below point to lives as long as this object.
         self._arrays = (tree, tree.size_array, sorted_eog, remaining, heap, scratch)
         self._struct = ExpansionStruct(
-            token=pointer(tree.token, np.int32, capacity),
-            parent=pointer(tree.parent, np.int32, capacity),
-            depth=pointer(tree.depth, np.int32, capacity),
-            n_children=pointer(tree.num_children, np.int32, capacity),
-            confidence=pointer(tree.confidence, np.float32, capacity),
-            value=pointer(tree.value, np.float64, capacity),
-            terminal=pointer(tree.terminal, np.uint8, capacity),
-            n_nodes=pointer(tree.size_array, np.int32, 1),
-            cand_ids=pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
-            cand_probs=pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
-            n_cand=pointer(tree.num_candidates, np.int32, capacity),
+            **tree_pointers(tree),
             remaining=remaining.ctypes.data,
             heap=heap.ctypes.data,
             scratch=scratch.ctypes.data,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.expansion import TreeArrays
+from dyspec_edge.native.expansion import TreeArrays, tree_pointers
 from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
 
 WIDTHS = (1, 4, 16)
@@ -62,17 +62,7 @@ class Planner:
         working = (sorted_eog, order, flags, chosen, scratch, values)
         self._arrays = (tree, tree.size_array, target_seconds, working)
         self._struct = PlannerStruct(
-            token=pointer(tree.token, np.int32, capacity),
-            parent=pointer(tree.parent, np.int32, capacity),
-            depth=pointer(tree.depth, np.int32, capacity),
-            n_children=pointer(tree.num_children, np.int32, capacity),
-            confidence=pointer(tree.confidence, np.float32, capacity),
-            value=pointer(tree.value, np.float64, capacity),
-            terminal=pointer(tree.terminal, np.uint8, capacity),
-            n_nodes=pointer(tree.size_array, np.int32, 1),
-            cand_ids=pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
-            cand_probs=pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
-            n_cand=pointer(tree.num_candidates, np.int32, capacity),
+            **tree_pointers(tree),
             eog=sorted_eog.ctypes.data,
             target=pointer(target_seconds, np.float64, num_rows + 1),
             order=order.ctypes.data,
