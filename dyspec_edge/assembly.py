@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,16 @@ CACHE_STEP = 256
 
 
 class Builder:
-    """Opens models and contexts by one configuration, and notes them for closing."""
+    """Opens models, and decoders over them as often as asked, by one configuration."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        plan: Placement,
-        on_progress: Progress | None,
-        opened: ExitStack,
-    ) -> None:
+    def __init__(self, config: EngineConfig, plan: Placement, on_progress: Progress | None) -> None:
         self._config = config
         self._plan = plan
         self._on_progress = on_progress
-        self._opened = opened
+        self._adapters: list[Any] = []
 
     def model(self, path: Path, role: str, *, layers: int) -> llama.Model:
-        """The model of a file; `role` is "target" or "draft"."""
+        """The model of a file; `role` is "target", which gets the adapters, or "draft"."""
         streamed = self._plan.streamed
         report = self._on_progress
         model = llama.Model(
@@ -57,38 +51,44 @@ class Builder:
             use_extra_bufts=not (streamed and role == "target"),
             on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
         )
-        self._opened.callback(model.close)
+        if role == "target":
+            with closing_on_error() as opened:
+                opened.callback(model.close)
+                self._adapters = [model.load_adapter(path) for path in self._config.lora]
         return model
 
     def decoder(
         self,
         model: llama.Model,
         draft_model: llama.Model | None,
-        policy: Policy | None,
         pair: PairReport | None,
+        policy: Policy | None,
+        verify: str,
     ) -> SpeculativeDecoder:
         """Contexts of the size that `policy` needs, and the decoder over them."""
         config, num_ctx = self._config, self._plan.num_ctx
-        adapters = [model.load_adapter(path) for path in config.lora]
-        target = self._cache(model, num_ctx, policy, adapters)
-        drafter = None
-        if draft_model is not None and pair is not None:
-            trained = draft_model.num_ctx_train or num_ctx
-            num_ctx_draft = min(config.num_ctx_draft or trained, num_ctx)
-            drafter = ModelDrafter(
-                self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
-                num_ctx=num_ctx_draft,
-                vocab_limit=pair.draft_limit,
-                excluded=pair.excluded_ids,
-                substitute=pair.substitute_id,
-                temperature=config.draft_temperature,
+        with closing_on_error() as opened:
+            target = self._cache(model, num_ctx, policy, self._adapters)
+            opened.callback(target.close)
+            drafter = None
+            if draft_model is not None and pair is not None:
+                trained = draft_model.num_ctx_train or num_ctx
+                num_ctx_draft = min(config.num_ctx_draft or trained, num_ctx)
+                drafter = ModelDrafter(
+                    self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
+                    num_ctx=num_ctx_draft,
+                    vocab_limit=pair.draft_limit,
+                    excluded=pair.excluded_ids,
+                    substitute=pair.substitute_id,
+                    temperature=config.draft_temperature,
+                )
+                opened.callback(drafter.close)
+                if isinstance(policy, PricedPolicy):
+                    drafter.longest_read = LONGEST_READ
+            verifier: Verifier = ResidualVerifier() if verify == "residual" else MatchVerifier()
+            return SpeculativeDecoder(
+                target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
             )
-            if isinstance(policy, PricedPolicy):
-                drafter.longest_read = LONGEST_READ
-        verifier: Verifier = ResidualVerifier() if config.verify == "residual" else MatchVerifier()
-        return SpeculativeDecoder(
-            target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
-        )
 
     def calibrator(
         self, report: FileReport, draft_report: FileReport | None, *, afresh: bool
@@ -137,8 +137,15 @@ class Builder:
             type_v=self._config.cache_type_v,
             adapters=adapters,
         )
-        self._opened.callback(context.close)
         return TreeCache(context, capacity)
+
+
+@contextmanager
+def closing_on_error() -> Iterator[ExitStack]:
+    """Closes what was noted, last first, if the block raises; else leaves it open."""
+    with ExitStack() as opened:
+        yield opened
+        opened.pop_all()
 
 
 def physical_cores() -> int:

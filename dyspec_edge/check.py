@@ -96,10 +96,10 @@ def compare_passes(
     policy = "none" if config.draft is None else "chain:1"
     loaded = load(replace(config, policy=policy, num_ctx=_CELLS), on_progress)
     try:
-        adapters = [loaded.model.load_adapter(path) for path in config.lora]
-        reports = [_compare(config, loaded.model, "target", adapters, n, bound)]
-        if loaded.draft_model is not None:
-            reports.append(_compare(config, loaded.draft_model, "draft", [], n, bound))
+        adapters = [loaded.models.target.load_adapter(path) for path in config.lora]
+        reports = [_compare(config, loaded.models.target, "target", adapters, n, bound)]
+        if loaded.models.draft is not None:
+            reports.append(_compare(config, loaded.models.draft, "draft", [], n, bound))
     finally:
         loaded.close()
     return tuple(reports)

@@ -69,19 +69,22 @@ class Engine:
             print(chunk.text, end="")
 
     Methods may be called from any thread; replies are generated one at a time.
+
+    Attributes:
+        last_step: of the reply under way or the last one; its nodes are those of `decoder.tree`.
     """
 
     def __init__(self, config: EngineConfig, loaded: Loaded) -> None:
         self.config = config
-        self.num_ctx = loaded.num_ctx
+        self.num_ctx = loaded.models.num_ctx
         self.decoder = loaded.decoder
         self._loaded = loaded
-        self._model = loaded.model
+        self._model = loaded.models.target
         self._lock = threading.Lock()
         self._running = False
         self._closed = False
         self._current: weakref.ref[Generator[Chunk]] | None = None
-        self._last_step: Step | None = None
+        self.last_step: Step | None = None
         self._dialogue: tuple[str, tuple[int, ...]] = ("", ())
         model = self._model
         self._template = ChatTemplate.from_model(
@@ -197,7 +200,7 @@ class Engine:
     def draw_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
         self._require_open()
-        step = self._last_step
+        step = self.last_step
         if step is None:
             return ""
         return self.decoder.tree.draw(self._shown, step.path, step.nodes)
@@ -274,6 +277,7 @@ class Engine:
             try:
                 reply.prefill(on_prefill)
                 for step in self.decoder.generate(tokens[-1], sampler, limit):
+                    self.last_step = step
                     yield reply.take(step)
                     if reply.finish_reason is not None:
                         break
@@ -284,7 +288,6 @@ class Engine:
             yield reply.last_chunk()
         finally:
             self.decoder.rewind(len(tokens) + len(reply.emitted))
-            self._last_step = reply.last_step
             if not raw and not reply.was_cut:
                 self._dialogue = rendered + reply.text, (*tokens, *reply.emitted)
             sampler.close()
@@ -334,7 +337,6 @@ class _Reply:
         self.finish_reason: str | None = None
         self.text = ""
         self.was_cut = False
-        self.last_step: Step | None = None
         self._engine = engine
         self._sampler = sampler
         self._characters = streams.Utf8Stream()
@@ -366,7 +368,6 @@ class _Reply:
         """The chunk of a step, cut where an end token or a stop string ends the text."""
         if not self._steps:
             self._first_token_after = time.perf_counter() - self._started
-        self.last_step = step
         model, first, shown = self._engine._model, len(self.emitted), ""
         for token in step.tokens:
             if token in self._engine.decoder.end_tokens:

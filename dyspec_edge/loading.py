@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from dyspec_edge import cost, llama
-from dyspec_edge.assembly import Builder, Progress, physical_cores
+from dyspec_edge.assembly import Builder, Progress, closing_on_error, physical_cores
 from dyspec_edge.calibration import Calibration, Calibrator
 from dyspec_edge.config import EngineConfig
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.inspection import PairReport, require_pair
 from dyspec_edge.model_file import FileReport, inspect_file
 from dyspec_edge.placement import available_memory, place
-from dyspec_edge.policy import parse
+from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.speculative import SpeculativeDecoder
 
-__all__ = ["EngineConfig", "Loaded", "load", "physical_cores"]
+__all__ = ["EngineConfig", "Loaded", "Models", "load", "open_models", "physical_cores"]
 
 DEFAULT_POLICY = "priced"
 RESIDUAL_POLICY = "dyspec:8"
@@ -26,16 +24,60 @@ RESIDUAL_POLICY = "dyspec:8"
 
 
 @dataclass(frozen=True, slots=True)
+class Models:
+    """Open weights, over which decoders can be built as often as asked.
+
+    Attributes:
+        target, draft: the draft is None where decoding cannot use one.
+        reports: what the files of both are.
+        pair: how their vocabularies fit.
+        plain_reason: why decoding is plain whatever the policy, as a line to show.
+        notices: other lines to show.
+    """
+
+    builder: Builder
+    target: llama.Model
+    draft: llama.Model | None
+    reports: tuple[FileReport, FileReport | None]
+    pair: PairReport | None
+    num_ctx: int
+    plain_reason: str | None
+    notices: tuple[str, ...]
+
+    def decoder(
+        self, policy: Policy | None, verify: str, *, drafts: bool = True
+    ) -> SpeculativeDecoder:
+        """A decoder with contexts of its own.
+
+        Args:
+            verify: "auto", "match" or "residual".
+            drafts: whether the draft gets a context.
+
+        Raises:
+            DeviceError: no memory for the contexts.
+        """
+        draft = self.draft if drafts else None
+        return self.builder.decoder(self.target, draft, self.pair, policy, verify)
+
+    def calibrator(self, *, afresh: bool = False) -> Calibrator:
+        """What measures these models, placed as they are."""
+        return self.builder.calibrator(*self.reports, afresh=afresh)
+
+    def close(self) -> None:
+        """Close the models; decoders come first.  Idempotent."""
+        if self.draft is not None:
+            self.draft.close()
+        self.target.close()
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """Everything that `load` opened."""
+    """Everything that an engine needs; `plain_seconds` of a token are None if not measured."""
 
     decoder: SpeculativeDecoder
-    model: llama.Model
-    draft_model: llama.Model | None
-    report: FileReport
-    num_ctx: int
-    plain_seconds: float
-    notices: tuple[str, ...]
+    models: Models
+    plain_seconds: float | None
+    notices: tuple[str, ...] = ()
     calibration: Calibration | None = None
     calibrator: Calibrator | None = None
 
@@ -45,9 +87,7 @@ class Loaded:
         if self.calibrator is not None and isinstance(policy, PricedPolicy):
             self.calibrator.remember(policy)
         self.decoder.close()
-        if self.draft_model is not None:
-            self.draft_model.close()
-        self.model.close()
+        self.models.close()
 
 
 def load(
@@ -58,6 +98,46 @@ def load(
     Args:
         on_progress: called with what is being done and a fraction 0..1.
         measure_afresh: do not use cost curves that were kept.
+
+    Raises:
+        As `open_models`.
+    """
+    with closing_on_error() as opened:
+        models = open_models(config, on_progress)
+        opened.callback(models.close)
+        spec = _policy_spec(config, models)
+        policy = parse(spec, models.target.end_tokens)
+        decoder = models.decoder(policy, config.verify)
+        opened.callback(decoder.close)
+        notices = [*models.notices, *([models.plain_reason] if models.plain_reason else [])]
+        calibrator = calibration = None
+        plain_seconds: float
+        if isinstance(policy, PricedPolicy):
+            calibrator = models.calibrator(afresh=measure_afresh)
+            calibration = set_prices(policy, decoder, calibrator, on_progress)
+            if policy.draft is not None:
+                calibrator.recall(policy)
+            notices.append(_explanation(policy, calibration))
+            plain_seconds, pays = calibration.target.at(1), policy.draft is not None
+        else:
+            chooses = config.policy is None and models.draft is not None
+            costs = _measure(decoder, on_progress, chooses=chooses)
+            plain_seconds, pays = costs.plain, costs.pays or not chooses
+            if chooses:
+                notices.append(_verdict(costs))
+                decoder.policy = policy if pays else None
+            elif config.policy == DEFAULT_POLICY and policy is not None:
+                notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
+        if models.draft is not None and not pays:
+            _close_draft(decoder, models.draft)
+        return Loaded(decoder, models, plain_seconds, tuple(notices), calibration, calibrator)
+
+
+def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Models:
+    """Check the files of `config`, place the models and open them.
+
+    Args:
+        on_progress: called with what is being done and a fraction 0..1.
 
     Raises:
         ModelFileError, VocabularyError, DeviceError, OptionError: as their names say; nothing
@@ -98,46 +178,23 @@ def load(
         gpu_build=llama.supports_gpu(),
     )
     notices.extend(plan.notices)
-    with _closing_on_error() as opened:
-        builder = Builder(config, plan, on_progress, opened)
-        model = builder.model(config.model, "target", layers=plan.layers)
-        draft_model = None
+    builder = Builder(config, plan, on_progress)
+    with closing_on_error() as opened:
+        target = builder.model(config.model, "target", layers=plan.layers)
+        opened.callback(target.close)
+        draft = None
         if draft_report is not None:
-            draft_model = builder.model(draft_report.path, "draft", layers=plan.layers_draft)
-        spec = _policy_spec(config, report, draft_report is not None)
-        policy = parse(spec, model.end_tokens)
-        decoder = builder.decoder(model, draft_model, policy, pair)
-        if plain_reason:
-            notices.append(plain_reason)
-        calibrator = calibration = None
-        if isinstance(policy, PricedPolicy):
-            calibrator = builder.calibrator(report, draft_report, afresh=measure_afresh)
-            calibration = _set_prices(policy, decoder, calibrator, on_progress)
-            notices.append(_explanation(policy, calibration))
-            plain_seconds, pays = calibration.target.at(1), policy.draft is not None
-        else:
-            chooses = config.policy is None and draft_model is not None
-            costs = _measure(decoder, on_progress, chooses=chooses)
-            plain_seconds, pays = costs.plain, costs.pays or not chooses
-            if chooses:
-                notices.append(_verdict(costs))
-                decoder.policy = policy if pays else None
-            elif config.policy == DEFAULT_POLICY and policy is not None:
-                notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
-        if draft_model is not None and not pays:
-            _close_draft(decoder, draft_model)
-            draft_model = None
-        return Loaded(
-            decoder,
-            model,
-            draft_model,
-            report,
-            plan.num_ctx,
-            plain_seconds,
-            tuple(notices),
-            calibration,
-            calibrator,
-        )
+            draft = builder.model(draft_report.path, "draft", layers=plan.layers_draft)
+    return Models(
+        builder,
+        target,
+        draft,
+        (report, draft_report),
+        pair if draft is not None else None,
+        plan.num_ctx,
+        plain_reason,
+        tuple(notices),
+    )
 
 
 def _plain_reason(config: EngineConfig, report: FileReport) -> str | None:
@@ -166,17 +223,17 @@ def _draft_obstacle(config: EngineConfig, draft: FileReport) -> str | None:
     return None
 
 
-def _policy_spec(config: EngineConfig, report: FileReport, has_draft: bool) -> str:
+def _policy_spec(config: EngineConfig, models: Models) -> str:
     """The policy that runs, as `parse` reads it."""
     spec = config.policy or DEFAULT_POLICY
-    if report.kind in ("recurrent", "hybrid"):
+    if models.reports[0].kind in ("recurrent", "hybrid"):
         return "none"
     if spec == DEFAULT_POLICY and config.verify == "residual":
         spec = RESIDUAL_POLICY
-    return spec if has_draft or spec == DEFAULT_POLICY else "none"
+    return spec if models.draft is not None or spec == DEFAULT_POLICY else "none"
 
 
-def _set_prices(
+def set_prices(
     policy: PricedPolicy,
     decoder: SpeculativeDecoder,
     calibrator: Calibrator,
@@ -189,8 +246,6 @@ def _set_prices(
     policy.set_prices(calibration.target, calibration.draft)
     if not policy.has_headroom():
         policy.set_prices(calibration.target, None)
-    else:
-        calibrator.recall(policy)
     return calibration
 
 
@@ -228,11 +283,3 @@ def _verdict(costs: cost.PassCosts) -> str:
             f"policy {RESIDUAL_POLICY}: a draft should pay here, {gain:.2f}x predicted ({prices})"
         )
     return f"policy none: a draft would not pay here, {gain:.2f}x predicted ({prices})"
-
-
-@contextmanager
-def _closing_on_error() -> Iterator[ExitStack]:
-    """Closes what was noted, last first, if the block raises; else leaves it open."""
-    with ExitStack() as opened:
-        yield opened
-        opened.pop_all()

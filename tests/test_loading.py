@@ -23,6 +23,7 @@ from dyspec_edge.errors import (
     OptionError,
     VocabularyError,
 )
+from dyspec_edge.loading import Loaded, open_models
 from dyspec_edge.policy import parse
 from tests import tiny
 from tests.conftest import TinyPair
@@ -629,6 +630,31 @@ def test_progress_runs_from_loading_to_measuring(tiny_pair: TinyPair) -> None:
         fractions = [fraction for name, fraction in heard if name == label]
         assert fractions == sorted(fractions)
         assert 0 <= fractions[0] <= fractions[-1] == 1
+
+
+def test_decoders_of_several_policies_share_the_weights(
+    tmp_path: Path, tiny_pair: TinyPair
+) -> None:
+    target, draft = (Path(shutil.copy(path, tmp_path / path.name)) for path in tiny_pair)
+    config = tiny_config(target, draft)
+    models = open_models(config)
+    replies = []
+    for spec in ("none", "chain:3", "dyspec:8"):
+        policy = parse(spec, models.target.end_tokens)
+        decoder = models.decoder(policy, "match", drafts=policy is not None)
+        assert (decoder.drafter is None) == (spec == "none")
+        assert decoder.target.num_sequences == (8 if spec == "dyspec:8" else 1)
+        engine = Engine(config, Loaded(decoder, models, None))
+        replies.append(engine.generate(PROMPT, sampling=WARM, max_tokens=40))
+        assert len(decoder.tree.token) == (policy.tree_capacity if policy else 1)
+        decoder.close()
+        assert is_open(target)
+    models.close()
+    assert not is_open(target)
+    assert not is_open(draft)
+    assert [reply.stats.policy for reply in replies] == ["none", "chain:3", "dyspec:8"]
+    assert len({reply.tokens for reply in replies}) == 1
+    assert replies[0].stats.speedup is None
 
 
 def test_verbose_shows_what_llama_cpp_says(
