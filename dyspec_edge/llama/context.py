@@ -13,6 +13,7 @@ import numpy.typing as npt
 from dyspec_edge import native
 from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, OptionError
 from dyspec_edge.llama.batch import Batch
+from dyspec_edge.llama.candidates import DeviceCandidates, attach_candidates
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
 from dyspec_edge.native import MAX_SEQUENCES
@@ -47,6 +48,10 @@ class Context:
         flash_attn: "auto", "on" or "off".
         type_k, type_v: a key of `CACHE_TYPES`.
 
+    Attributes:
+        candidates: samplers on the device that holds the logits, or None; with them no logits
+            come to the host.
+
     Raises:
         DeviceError: llama.cpp cannot make the context, memory being the usual cause.
     """
@@ -73,6 +78,7 @@ class Context:
         params.n_ctx = num_ctx
         # llama.cpp aborts the process when a batch wants more outputs than it was built for.
         params.n_outputs_max = max(num_outputs, num_sequences)
+        params.n_outputs_max_per_seq = 0  # all of them: only samplers on the device care
         params.n_batch = params.n_ubatch = max(UBATCH, params.n_outputs_max)
         params.n_seq_max = num_sequences
         params.n_threads = params.n_threads_batch = num_threads
@@ -90,6 +96,7 @@ class Context:
                 f"{model.path.name}: llama.cpp cannot make a context of {num_ctx} tokens "
                 f"({sink.complaint or 'no reason given'}); -c {max(256, num_ctx // 2)} needs less"
             )
+        self.candidates: DeviceCandidates | None = None
         self.model = model
         self.num_sequences = num_sequences
         self.num_ctx = int(llama_cpp.llama_n_ctx(self._context))
@@ -130,8 +137,31 @@ class Context:
         detail = f": {sink.complaint}" if sink.complaint else ""
         raise DecodeError(f"llama_decode of {batch.size} rows returned {code}, {meaning}{detail}")
 
+    def attach_candidates(self, *, num_vocab: int, k: int, commit: str | None = None) -> bool:
+        """Let the device of the logits find the k largest of the first `num_vocab` in each row.
+
+        Args:
+            commit: as in `llama.candidates.attach_candidates`.
+
+        Returns:
+            Whether `candidates` is there now; if not, the log for debugging says why.
+        """
+        self.candidates = attach_candidates(
+            self._context, self.num_sequences, num_vocab=num_vocab, k=k, commit=commit
+        )
+        return self.candidates is not None
+
+    def detach_candidates(self) -> None:
+        """Let whole rows of logits come to the host again."""
+        if self.candidates is not None:
+            self.candidates.detach()
+            self.candidates = None
+
     def logits_address(self) -> int:
-        """Address of float32[num_outputs, num_vocab] in batch order, until the next decode."""
+        """Address of float32[num_outputs, num_vocab] in batch order, until the next decode.
+
+        Nothing of use stands there while `candidates` are attached.
+        """
         pointer = llama_cpp.llama_get_logits(self._context)
         return ctypes.cast(pointer, ctypes.c_void_p).value or 0
 
@@ -157,3 +187,5 @@ class Context:
         if self._context:
             llama_cpp.llama_free(self._context)
             self._context = None
+            if self.candidates is not None:
+                self.candidates.close()

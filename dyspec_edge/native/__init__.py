@@ -9,6 +9,7 @@ must not know models, policies or what a token means.
 from __future__ import annotations
 
 from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, abort_callback_address, fill_batch
+from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.expansion import Expansion, TreeArrays
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import Placement, ancestor_mask, depth_first, place
@@ -21,6 +22,7 @@ __all__ = [
     "WIDTHS",
     "AbortFlag",
     "CandidateOrder",
+    "DeviceTopK",
     "Expansion",
     "Placement",
     "Plan",

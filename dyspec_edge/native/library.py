@@ -15,7 +15,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -74,6 +74,28 @@ class RankingStruct(ctypes.Structure):
     )
 
 
+DEVICE_FUNCTIONS = (
+    *(f"ggml_{name}" for name in ("nelements", "view_1d", "reshape_2d", "top_k", "get_rows")),
+    *(f"ggml_{name}" for name in ("soft_max", "init", "free", "tensor_overhead", "new_tensor_1d")),
+    *("ggml_get_first_tensor", "ggml_get_next_tensor"),
+    *("ggml_backend_buft_get_device", "ggml_backend_dev_supports_op"),
+    "llama_sampler_init",
+    *("llama_get_sampled_candidates_ith", "llama_get_sampled_candidates_count_ith"),
+    *("llama_get_sampled_logits_ith", "llama_get_sampled_logits_count_ith"),
+    *("llama_get_sampled_probs_ith", "llama_get_sampled_probs_count_ith"),
+)
+"""Functions of ggml and llama.cpp whose addresses dyspec_device holds, in its order."""
+
+
+class DeviceStruct(ctypes.Structure):
+    """dyspec_device, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in DEVICE_FUNCTIONS),
+        *((name, c_int32) for name in ("n_vocab", "k", "n_supported")),
+    )
+
+
 _NOISE = [c_uint64, c_uint32, c_uint32]
 
 # name: (result, arguments), in the order of dyspec.h
@@ -83,6 +105,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_topk": (c_int32, [address_t, c_int32, c_int32, c_int32, *[address_t] * 3, c_int32]),
     "dyspec_argmax": (c_int32, [address_t, c_int32]),
     "dyspec_fill_candidates": (c_int32, [address_t, c_int32, address_t]),
+    "dyspec_device_sampler": (address_t, [POINTER(DeviceStruct)]),
+    "dyspec_device_read": (
+        c_int32,
+        [POINTER(DeviceStruct), address_t, address_t, c_int32, *[address_t] * 3],
+    ),
     "dyspec_philox": (None, [address_t] * 3),
     "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),

@@ -1,12 +1,14 @@
 // The C interface of the native helper: what is hot in a decoding step.
 //
 // Every buffer belongs to the caller and nothing is allocated (threads of dyspec_topk apart).
-// Functions return 0 or a count, or a negative code of `dyspec_error`.  Nothing here knows
-// llama.cpp: logits, batches and candidate arrays arrive as plain pointers.
+// Functions return 0 or a count, or a negative code of `dyspec_error`.  Nothing here is linked to
+// llama.cpp: logits, batches and candidate arrays arrive as plain pointers, and the few functions
+// of llama.cpp and ggml that are called arrive by address.
 #ifndef DYSPEC_H
 #define DYSPEC_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #if defined(__GNUC__)
@@ -20,7 +22,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 3
+#define DYSPEC_ABI_VERSION 4
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -57,6 +59,66 @@ typedef struct dyspec_candidate {
 // data[i] = {i, row[i], 0}
 DYSPEC_API int32_t dyspec_fill_candidates(const float *row, int32_t n_vocab,
                                           dyspec_candidate *data);
+
+// ---- candidates from the device that holds the logits -----------------------------------
+
+struct ggml_context;
+struct ggml_tensor;
+struct llama_context;
+struct llama_sampler;
+struct llama_sampler_i;
+
+// By value, as ggml.h has it.
+struct dyspec_ggml_init_params {
+    size_t mem_size;
+    void *mem_buffer;
+    bool no_alloc;
+};
+
+// What the samplers of one context share: functions of the llama.cpp that is loaded, under their
+// own names, and what is wanted.  It outlives the samplers.  A sampler adds to the graph of a pass,
+// for each row, the k largest of the first n_vocab logits, their ids and their probabilities, so
+// that these come back instead of the whole row.
+typedef struct dyspec_device {
+    int64_t (*ggml_nelements)(const struct ggml_tensor *tensor);
+    struct ggml_tensor *(*ggml_view_1d)(struct ggml_context *, struct ggml_tensor *, int64_t ne0,
+                                        size_t offset);
+    struct ggml_tensor *(*ggml_reshape_2d)(struct ggml_context *, struct ggml_tensor *, int64_t ne0,
+                                           int64_t ne1);
+    struct ggml_tensor *(*ggml_top_k)(struct ggml_context *, struct ggml_tensor *, int k);
+    struct ggml_tensor *(*ggml_get_rows)(struct ggml_context *, struct ggml_tensor *data,
+                                         struct ggml_tensor *rows);
+    struct ggml_tensor *(*ggml_soft_max)(struct ggml_context *, struct ggml_tensor *);
+    // for asking a device whether it has these operations
+    struct ggml_context *(*ggml_init)(struct dyspec_ggml_init_params params);
+    void (*ggml_free)(struct ggml_context *);
+    size_t (*ggml_tensor_overhead)(void);
+    struct ggml_tensor *(*ggml_new_tensor_1d)(struct ggml_context *, int type, int64_t ne0);
+    struct ggml_tensor *(*ggml_get_first_tensor)(const struct ggml_context *);
+    struct ggml_tensor *(*ggml_get_next_tensor)(const struct ggml_context *, struct ggml_tensor *);
+    void *(*ggml_backend_buft_get_device)(void *buffer_type);
+    bool (*ggml_backend_dev_supports_op)(void *device, const struct ggml_tensor *op);
+    struct llama_sampler *(*llama_sampler_init)(struct llama_sampler_i *, void *ctx);
+    int32_t *(*llama_get_sampled_candidates_ith)(struct llama_context *, int32_t row);
+    uint32_t (*llama_get_sampled_candidates_count_ith)(struct llama_context *, int32_t row);
+    float *(*llama_get_sampled_logits_ith)(struct llama_context *, int32_t row);
+    uint32_t (*llama_get_sampled_logits_count_ith)(struct llama_context *, int32_t row);
+    float *(*llama_get_sampled_probs_ith)(struct llama_context *, int32_t row);
+    uint32_t (*llama_get_sampled_probs_count_ith)(struct llama_context *, int32_t row);
+    int32_t n_vocab;
+    int32_t k;           // at most 256
+    int32_t n_supported; // out: samplers whose device has all operations
+} dyspec_device;
+
+// A sampler for one sequence, to be put into a chain, which then owns it.
+DYSPEC_API struct llama_sampler *dyspec_device_sampler(dyspec_device *device);
+
+// What the samplers found in the last pass: as dyspec_topk writes it, for `rows` of its batch.
+// The log-sum-exp is the largest logit less the logarithm of its probability.  A row with NaN or
+// +inf among its logits is an error, DYSPEC_E_ROW - i; DYSPEC_E_ARGUMENT: a row without samples.
+DYSPEC_API int32_t dyspec_device_read(const dyspec_device *device, struct llama_context *context,
+                                      const int32_t *rows, int32_t n_rows, int32_t *ids,
+                                      float *logits, float *lse);
 
 // ---- counter-based noise ----------------------------------------------------------------
 
