@@ -193,6 +193,11 @@ class Engine:
         self._require_open()
         return len(self._tokenize(self._render(prompt, raw=raw)))
 
+    def render(self, prompt: str | Sequence[Message]) -> str:
+        """The text that the chat template makes of messages, or of one user message."""
+        self._require_open()
+        return self._render(prompt, raw=False)
+
     def opens_thought(self, prompt: str | Sequence[Message]) -> bool:
         """Whether the rendered prompt leaves the model inside a thought."""
         return streams.opens_thought(self._render(prompt, raw=False))

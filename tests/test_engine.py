@@ -420,6 +420,7 @@ def test_the_template_in_use_is_named(tiny_target: Any, tiny_untemplated: Any) -
 def test_another_template_makes_another_prompt(tiny_target: Any) -> None:
     template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     with opened(tiny_target, chat_template=template) as engine:
+        assert engine.render([{"role": "user", "content": "ab"}]) == "[ab]"
         assert engine.count_tokens("ab") == 1 + len("[ab]")
         assert not engine.opens_thought("ab")
     with opened(tiny_target, chat_template=template + "<think>\n") as engine:
