@@ -11,6 +11,7 @@ from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
 from benchmarks.overhead import overhead
+from benchmarks.peers import peers_command
 from benchmarks.plain import plain
 from dyspec_edge.errors import DyspecError
 
@@ -24,7 +25,7 @@ def main() -> None:
     """
 
 
-for command in (block_efficiency, noise, overhead, plain, near_ties, memory):
+for command in (block_efficiency, noise, overhead, plain, near_ties, memory, peers_command):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -1,0 +1,108 @@
+"""Who generates in this process: ourselves, and llama-cpp-python with its prompt lookup.
+
+Every run loads models of its own, as every run of llama.cpp's programs does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+from benchmarks.peer_programs import Outcome, Task
+from benchmarks.tuning import Axis, Settings
+from benchmarks.workbench import GREEDY, Engines, Setup
+
+
+class PromptLookup:
+    """llama-cpp-python's own generation with LlamaPromptLookupDecoding."""
+
+    name = "llama-cpp-python, prompt lookup"
+    axes = (Axis("num_pred_tokens", (), (8, 2, 4, 16)), Axis("max_ngram_size", (), (2, 3, 4)))
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+
+    def run(self, task: Task, settings: Settings) -> Outcome:
+        """One model of its own."""
+        setup = self._setup
+        lookup = _CountingLookup(**settings)
+        llama = llama_cpp.Llama(
+            str(setup.model),
+            n_ctx=setup.num_ctx,
+            n_threads=setup.num_threads,
+            n_threads_batch=setup.num_threads,
+            n_gpu_layers=-1,
+            flash_attn=True,  # what everybody else chooses by themselves
+            draft_model=lookup,
+            verbose=False,
+        )
+        with closing(llama):
+            tokens: list[int] = []
+            stream = llama.generate(task.tokens, temp=0.0, top_k=1)
+            for token in stream:
+                if not tokens:
+                    started = time.perf_counter()
+                if llama_cpp.llama_vocab_is_eog(llama._model.vocab, token):
+                    break
+                tokens.append(token)
+                if len(tokens) == task.num_tokens:
+                    break
+            seconds = time.perf_counter() - started
+            text = llama.detokenize(tokens).decode("utf-8", "replace")
+        return Outcome(
+            tokens=tuple(tokens),
+            text=text,
+            is_over=len(tokens) < task.num_tokens,
+            timed_tokens=len(tokens) - 1,
+            seconds=seconds,
+            drafted=lookup.num_drafted,
+            accepted=len(tokens) - 1 - lookup.num_passes,
+        )
+
+
+class _CountingLookup:
+    """Counts what is proposed; it is asked once before each pass after the prompt's."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._lookup = LlamaPromptLookupDecoding(**settings)
+        self.num_passes = 0
+        self.num_drafted = 0
+
+    def __call__(self, tokens: npt.NDArray[np.intc], /) -> npt.NDArray[np.intc]:
+        found: npt.NDArray[np.intc] = self._lookup(tokens)
+        self.num_passes += 1
+        self.num_drafted += len(found)
+        return found
+
+
+class Ours:
+    """An engine with one of our policies."""
+
+    axes: Sequence[Axis] = ()
+
+    def __init__(self, policy: str, setup: Setup) -> None:
+        self.name = f"dyspec-edge, {policy}"
+        self._config = setup.config(policy)
+
+    def run(self, task: Task, settings: Settings) -> Outcome:  # noqa: ARG002 - there are none
+        """One engine."""
+        with Engines() as engines:
+            engine = engines.get(self._config)
+            reply = engine.generate(task.messages, sampling=GREEDY, max_tokens=task.num_tokens)
+        stats = reply.stats
+        return Outcome(
+            tokens=reply.tokens,
+            text=reply.text,
+            is_over=reply.finish_reason == "stop",
+            timed_tokens=stats.generated_tokens,
+            seconds=stats.decode_seconds,
+            drafted=stats.draft_tokens,
+            accepted=stats.accepted_tokens,
+        )

@@ -1,0 +1,77 @@
+"""The peers, and the settings of each that are searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import peer_build
+from benchmarks.peer_engines import PromptLookup
+from benchmarks.peer_programs import OneShot, Peer, Server
+from benchmarks.tuning import Axis
+from benchmarks.workbench import Setup
+
+PLAIN = "llama-server, no draft"
+
+_N_MAX = Axis("n-max", ("--spec-draft-n-max",), (4, 2, 8, 16))
+_P_MIN = Axis("p-min", ("--spec-draft-p-min",), (0.75, 0.0, 0.5, 0.9))
+_N_MIN = Axis("n-min", ("--spec-draft-n-min",), (0, 2))
+_NGRAM_TYPE = Axis(
+    "type",
+    ("--spec-type",),
+    ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
+)
+_NGRAM_SIZE = Axis(
+    "n-gram",
+    (
+        "--spec-ngram-simple-size-n",
+        "--spec-ngram-map-k-size-n",
+        "--spec-ngram-map-k4v-size-n",
+        "--spec-ngram-mod-n-match",
+    ),
+    (4, 2, 12),
+)
+_NGRAM_DRAFT = Axis(
+    "n-gram draft",
+    (
+        "--spec-ngram-simple-size-m",
+        "--spec-ngram-map-k-size-m",
+        "--spec-ngram-map-k4v-size-m",
+        "--spec-ngram-mod-n-max",
+    ),
+    (8, 4, 16, 48),
+)
+_MIX = Axis(
+    "type",
+    ("--spec-type",),
+    ("draft-simple", "ngram-simple,draft-simple", "ngram-mod,draft-simple"),
+)
+
+
+def peers(setup: Setup, programs: dict[str, Path]) -> list[Peer]:
+    """Everybody but ourselves.
+
+    llama-speculative reads neither p-min nor n-min, and at temperature 0 it never splits a branch:
+    its draft's sampler leaves one candidate, of probability 1.
+    """
+    threads = str(setup.num_threads)
+    target = ["-m", str(setup.model), "-c", str(setup.num_ctx), "-t", threads, "-tb", threads]
+    draft = [*target, "-md", str(setup.draft), "-td", threads, "-tbd", threads]
+    chain = (_N_MAX, _P_MIN, _N_MAX, _N_MIN)
+    ngram_min = ["--spec-ngram-mod-n-min", "1"]
+    small = {_NGRAM_SIZE.name: 4, _NGRAM_DRAFT.name: 8}
+    mixed = [*draft, *ngram_min, *_NGRAM_SIZE.words(small), *_NGRAM_DRAFT.words(small)]
+    simple, speculative, server = (programs[name] for name in peer_build.PROGRAMS)
+    one_draft = ["--spec-type", "draft-simple"]
+    return [
+        Server(PLAIN, server, target, ()),
+        OneShot(peer_build.SIMPLE, simple, [*draft, *one_draft], chain, num_free=0),
+        OneShot(peer_build.SPECULATIVE, speculative, draft, (_N_MAX,), num_free=1),
+        Server("llama-server, draft", server, mixed, (*chain, _MIX)),
+        Server(
+            "llama-server, n-gram",
+            server,
+            [*target, *ngram_min],
+            (_NGRAM_TYPE, _NGRAM_SIZE, _NGRAM_DRAFT),
+        ),
+        PromptLookup(setup),
+    ]
