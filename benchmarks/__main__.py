@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from benchmarks.block_efficiency import block_efficiency
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
@@ -25,7 +24,7 @@ def main() -> None:
     """
 
 
-for command in (block_efficiency, noise, overhead, plain, near_ties, memory, peers_command):
+for command in (noise, overhead, plain, near_ties, memory, peers_command):
     main.add_command(command)
 
 if __name__ == "__main__":

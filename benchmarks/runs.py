@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -11,8 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dyspec_edge.bench.journal import Journal
 
 Values = Mapping[str, Any]
 
@@ -26,14 +27,9 @@ class Runs:
     """
 
     def __init__(self, path: Path | None, constants: Values) -> None:
-        self._path = path
         self._constants = dict(constants)
-        self._known: dict[str, Any] = {}
+        self._journal = Journal(path)
         self._loads: list[float] = []
-        if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                self._known[_identity(record["run"])] = record["result"]
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -72,19 +68,11 @@ class Runs:
     def __call__(self, key: Values, job: Callable[[], Values]) -> dict[str, Any]:
         """The result of the run `key`: from the journal, or of `job`, which is then kept."""
         run = {**self._constants, **key}
-        identity = _identity(run)
         self._progress.update(self._task, description=" ".join(str(v) for v in key.values()))
-        if identity not in self._known:
-            result = {**job(), "load": os.getloadavg()[0], "at": time.strftime("%F %T")}
-            self._known[identity] = json.loads(json.dumps(result))
-            if self._path is not None:
-                with self._path.open("a", encoding="utf-8") as journal:
-                    journal.write(json.dumps({"run": run, "result": result}) + "\n")
-        self._loads.append(self._known[identity]["load"])
+        found = self._journal.get(run)
+        if found is None:
+            result = {**job(), "load": psutil.getloadavg()[0], "at": time.strftime("%F %T")}
+            found = self._journal.add(run, result)
+        self._loads.append(found["load"])
         self._progress.advance(self._task)
-        found: dict[str, Any] = self._known[identity]
         return found
-
-
-def _identity(run: Values) -> str:
-    return json.dumps(run, sort_keys=True)

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from benchmarks.prompts import OWN_PROMPTS
-from benchmarks.report import circumstances
+from benchmarks.report import PROGRAM
 from benchmarks.runs import Runs
+from dyspec_edge.bench.circumstances import circumstances, hashes
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.loading import physical_cores
 from dyspec_edge.model_choice import choose
@@ -38,7 +39,7 @@ class Setup:
     def circumstances(self) -> dict[str, Any]:
         """For the report; journalled runs are told apart by its model hashes."""
         models = [self.model] + ([self.draft] if self.draft else [])
-        return circumstances(models, self.num_threads)
+        return circumstances(hashes(models), self.num_threads, PROGRAM)
 
     def runs(self, command: str, where: dict[str, Any]) -> Runs:
         """The runs of one command."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from dyspec_edge.calibration import ACCEPTANCES, Calibration, milliseconds
+from dyspec_edge.drawing import require_matplotlib, save
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.loading import EngineConfig, load
 
@@ -70,12 +71,7 @@ def check_plot_path(path: Path) -> None:
         raise OptionError(f"--plot {path}: the name must end in {' or '.join(PLOT_SUFFIXES)}")
     if not path.parent.is_dir():
         raise OptionError(f"--plot {path}: there is no directory {path.parent}")
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise OptionError(
-            "--plot needs matplotlib: pip install 'dyspec-edge[plots]', or leave it out"
-        ) from None
+    require_matplotlib("--plot")
 
 
 def plot(calibration: Calibration, path: Path) -> None:
@@ -100,8 +96,4 @@ def plot(calibration: Calibration, path: Path) -> None:
     axes.set_ylabel("milliseconds")
     axes.set_title(calibration.verdict, fontsize=8)
     axes.legend()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise DyspecError(f"cannot write the plot '{path}': {reason}") from error
+    save(figure, path)

@@ -21,7 +21,7 @@ from dyspec_edge.errors import ContextOverflow, DyspecError
 from dyspec_edge.options import nearest
 from dyspec_edge.terminal import Bar, ReplyWriter, Terminal
 from dyspec_edge.text import ThoughtSplitter
-from dyspec_edge.work import Progress, generate
+from dyspec_edge.work import generate, shown
 
 if TYPE_CHECKING:
     from dyspec_edge.engine import Chunk, Engine, Stats
@@ -146,15 +146,10 @@ class Chat:
 
         try:
             with Bar(self._terminal) as bar, self._generate(prompt) as work:
-                for event in work:
-                    if event is None:
-                        bar.tick()
-                    elif isinstance(event, Progress):
-                        bar.update(event.label, event.done, event.total)
-                    else:
-                        bar.close()
-                        show(splitter.feed(event.text))
-                        last = event
+                for chunk in shown(work, bar):
+                    bar.close()
+                    show(splitter.feed(chunk.text))
+                    last = chunk
             show(splitter.flush())
         finally:
             writer.end()

@@ -6,12 +6,10 @@ on stderr that begins with "error: ".
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -22,10 +20,10 @@ from rich.table import Table
 
 import dyspec_edge
 from dyspec_edge import catalog, figures, line_input, model_choice, options, transfer, work
+from dyspec_edge.bench.commands import bench
 from dyspec_edge.chat import COMMANDS, Chat, ChatSettings
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.terminal import Bar, ReplyWriter, Terminal, is_terminal
-from dyspec_edge.work import Progress
 
 if TYPE_CHECKING:
     from dyspec_edge.engine import Chunk, Engine, EngineConfig
@@ -33,10 +31,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-class Group(click.Group):
+class Group(options.CommandGroup):
     """Turns every error into one line and an exit code."""
-
-    command_class = options.Command
 
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         """Runs the command that `args` name, and exits."""
@@ -69,16 +65,6 @@ class Group(click.Group):
             what = f"{type(error).__name__}: {error}"
             return _fail(f"internal error: {what} (--verbose shows where)", 1)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command, or suggests the nearest one."""
-        if args and args[0] not in self.commands:
-            near = options.nearest(args[0], self.commands)
-            hint = f"Did you mean {near}?" if near else f"Commands: {', '.join(self.commands)}."
-            raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
 
 def _fail(message: str, code: int) -> int:
     Terminal().error(message)
@@ -92,6 +78,9 @@ def cli() -> None:
 
     Begin with: dyspec-edge chat --pair qwen2.5-coder
     """
+
+
+cli.add_command(bench)
 
 
 def main() -> NoReturn:
@@ -109,7 +98,7 @@ def chat(**typed: Any) -> int:
     """
     terminal = Terminal()
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
-    config = _config(typed, terminal)
+    config = model_choice.engine_config(typed, terminal)
     settings = ChatSettings(
         sampling=options.sampling_params(typed),
         max_tokens=typed["predict"],
@@ -144,7 +133,7 @@ def complete(**typed: Any) -> int:
     terminal = Terminal()
     prompt = _prompt(typed)
     sampling = options.sampling_params(typed)
-    with _loaded(_config(typed, terminal), terminal) as engine:
+    with _loaded(model_choice.engine_config(typed, terminal), terminal) as engine:
         writer = None if typed["json"] else ReplyWriter(terminal)
         chunks: list[Chunk] = []
         with (
@@ -158,16 +147,11 @@ def complete(**typed: Any) -> int:
                 raw=typed["raw"],
             ) as job,
         ):
-            for event in job:
-                if event is None:
-                    bar.tick()
-                elif isinstance(event, Progress):
-                    bar.update(event.label, event.done, event.total)
-                else:
-                    bar.close()
-                    chunks.append(event)
-                    if writer is not None:
-                        writer.write("answer", event.text)
+            for chunk in work.shown(job, bar):
+                bar.close()
+                chunks.append(chunk)
+                if writer is not None:
+                    writer.write("answer", chunk.text)
         return _report(chunks, writer, terminal, interrupted=job.interrupted)
 
 
@@ -184,7 +168,7 @@ def _report(
             "finish_reason": reason,
             "stats": stats.as_dict() if stats is not None else None,
         }
-        _print_json(document)
+        terminal.json(document)
     elif terminal.out.is_terminal:
         writer.end()
     if writer is not None and stats is not None:
@@ -202,7 +186,7 @@ def check(**typed: Any) -> int:
     from dyspec_edge.check import CheckReport, compare_passes
 
     terminal = Terminal()
-    config = _config(typed, terminal)
+    config = model_choice.engine_config(typed, terminal)
     reports: list[CheckReport] = []
     with work.Work[tuple[CheckReport, ...]](lambda emit: emit(compare_passes(config))) as job:
         for event in job:
@@ -232,30 +216,17 @@ def calibrate(plot: Path | None, as_json: bool, **typed: Any) -> None:
     The policy `priced` measures the same at its first load and keeps it; this measures anew.
     """
     from dyspec_edge import calibrate as report
-    from dyspec_edge.calibration import Calibration
 
     terminal = Terminal()
     if plot is not None:
         report.check_plot_path(plot)
-    config = _config(typed, terminal)
-
-    def job(emit: Callable[[Progress | Calibration], None]) -> None:
-        emit(report.measure(config, lambda label, done: emit(Progress(label, done, 1.0))))
-
-    calibration: Calibration | None = None
-    with Bar(terminal) as bar, work.Work(job) as running:
-        for event in running:
-            if event is None:
-                bar.tick()
-            elif isinstance(event, Progress):
-                bar.update(event.label, event.done, event.total)
-            else:
-                calibration = event
-    assert calibration is not None
+    config = model_choice.engine_config(typed, terminal)
+    with Bar(terminal) as bar:
+        calibration = work.awaited(lambda tell: report.measure(config, tell), bar)
     if plot is not None:
         report.plot(calibration, plot)
     if as_json:
-        _print_json(calibration.as_dict())
+        terminal.json(calibration.as_dict())
         return
     for part in (report.table(calibration), "", report.predictions(calibration), ""):
         terminal.out.print(part)
@@ -273,7 +244,7 @@ def inspect(files: tuple[Path, ...], as_json: bool) -> None:
 
     terminal = Terminal()
     if as_json:
-        _print_json(inspection.as_dict(files))
+        terminal.json(inspection.as_dict(files))
     else:
         terminal.text(inspection.describe(files))
 
@@ -284,7 +255,7 @@ def models(as_json: bool) -> None:
     """List the pairs of the catalog."""
     pairs = catalog.load().values()
     if as_json:
-        _print_json({"pairs": [{**asdict(p), "here": model_choice.is_here(p)} for p in pairs]})
+        Terminal().json({"pairs": [{**asdict(p), "here": model_choice.is_here(p)} for p in pairs]})
         return
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("name", "size", "here", "checked", "licence", "note"):
@@ -308,14 +279,6 @@ def pull(name: str) -> None:
             terminal.text(str(file))
 
 
-def _config(typed: Mapping[str, Any], terminal: Terminal) -> EngineConfig:
-    if typed["verbose"]:
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    template = options.chat_template(typed["chat_template"])  # before anything is fetched
-    target, draft = model_choice.choose(typed, terminal)
-    return options.engine_config({**typed, "chat_template": template}, target, draft)
-
-
 @contextmanager
 def _loaded(config: EngineConfig, terminal: Terminal) -> Iterator[Engine]:
     engine = _load(config, terminal)
@@ -329,19 +292,8 @@ def _loaded(config: EngineConfig, terminal: Terminal) -> Iterator[Engine]:
 def _load(config: EngineConfig, terminal: Terminal) -> Engine:
     from dyspec_edge.engine import Engine
 
-    def make(on_progress: Callable[[str, float], None]) -> Engine:
-        return Engine.load(config, on_progress=on_progress)
-
-    engine: Engine | None = None
-    with Bar(terminal) as bar, work.load(make) as job:
-        for event in job:
-            if event is None:
-                bar.tick()
-            elif isinstance(event, Progress):
-                bar.update(event.label, event.done, event.total)
-            else:
-                engine = event
-    assert engine is not None
+    with Bar(terminal) as bar:
+        engine = work.awaited(lambda tell: Engine.load(config, on_progress=tell), bar)
     for line in engine.notices:
         terminal.notice(line)
     return engine
@@ -376,8 +328,3 @@ def _read(file: Path | None) -> str:
         reason = (error.strerror or str(error)).lower()
         raise DyspecError(f"cannot read the prompt file '{file}': {reason}") from error
     return line_input.decode(data, f"'{file}'")
-
-
-def _print_json(document: object) -> None:
-    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-    print(json.dumps(document, ensure_ascii=encoding != "utf8", default=str))

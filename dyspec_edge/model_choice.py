@@ -5,17 +5,19 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dyspec_edge import catalog, stores
+from dyspec_edge import catalog, options, stores
 from dyspec_edge.catalog import ModelSource, Pair
 from dyspec_edge.errors import OptionError
-from dyspec_edge.options import nearest
 from dyspec_edge.terminal import Bar, Terminal
 
 if TYPE_CHECKING:
+    from dyspec_edge.engine import EngineConfig
     from dyspec_edge.transfer import Progress
 
 DEFAULT_PAIR = "qwen2.5-coder"
@@ -54,6 +56,15 @@ def choose(typed: Mapping[str, Any], terminal: Terminal) -> tuple[Path, Path | N
     return model, draft
 
 
+def engine_config(typed: Mapping[str, Any], terminal: Terminal) -> EngineConfig:
+    """What to load, from all the model options that were typed; errors as of `choose`."""
+    if typed["verbose"]:
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    template = options.chat_template(typed["chat_template"])  # before anything is fetched
+    target, draft = choose(typed, terminal)
+    return options.engine_config({**typed, "chat_template": template}, target, draft)
+
+
 def find_pair(name: str) -> Pair:
     """The pair of that name in the catalog.
 
@@ -63,7 +74,7 @@ def find_pair(name: str) -> Pair:
     pairs = catalog.load()
     if name in pairs:
         return pairs[name]
-    near = nearest(name, pairs)
+    near = options.nearest(name, pairs)
     hint = f"did you mean {near}? " if near else ""
     raise OptionError(f"unknown pair '{name}'; {hint}'dyspec-edge models' lists them")
 

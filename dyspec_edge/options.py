@@ -74,6 +74,22 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
+class CommandGroup(click.Group):
+    """Commands of the class above; suggests the nearest one for one that does not exist."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command, or suggests the nearest one."""
+        if args and args[0] not in self.commands:
+            near = nearest(args[0], self.commands)
+            hint = f"Did you mean {near}?" if near else f"Commands: {', '.join(self.commands)}."
+            raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant."""
     return next(iter(get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
@@ -236,20 +252,24 @@ _CONTEXT_OPTIONS = (
 )  # fmt: skip
 
 _SPECULATION = "Speculation"
+_DRAFT_TEMPERATURE = _option(_SPECULATION, "--draft-temp", type=_Number(0.0),
+                             help="Temperature of the draft.")  # fmt: skip
+_VERBOSE = _option(_SPECULATION, "-v", "--verbose", is_flag=True,
+                   help="Show llama.cpp's log, and tracebacks.")  # fmt: skip
 _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--policy", metavar="NAME[:N]",
             help="none, priced, chain:K, dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
     _option(_SPECULATION, "--verify", type=click.Choice(("auto", "match", "residual")),
             default="auto", show_default=True, help="How drafted tokens are verified."),
-    _option(_SPECULATION, "--draft-temp", type=_Number(0.0), help="Temperature of the draft."),
-    _option(_SPECULATION, "-v", "--verbose", is_flag=True,
-            help="Show llama.cpp's log, and tracebacks."),
+    _DRAFT_TEMPERATURE,
+    _VERBOSE,
 )  # fmt: skip
 
 _SAMPLING = "Sampling"
-_SAMPLING_OPTIONS = (
-    _option(_SAMPLING, "--temp", "--temperature", type=_Number(0.0), default=0.8,
-            show_default=True, help="Temperature; 0 takes the most probable token."),
+_TEMPERATURE = _option(_SAMPLING, "--temp", "--temperature", type=_Number(0.0), default=0.8,
+                       show_default=True,
+                       help="Temperature; 0 takes the most probable token.")  # fmt: skip
+_CHAIN_OPTIONS = (
     _option(_SAMPLING, "--top-k", type=_Size(0), default=40, show_default=True,
             help="Keep the N most probable tokens; 0: all."),
     _option(_SAMPLING, "--top-p", type=_Number(0.0, 1.0), default=0.95, show_default=True,
@@ -276,9 +296,10 @@ _SAMPLING_OPTIONS = (
             help="Tokens that DRY looks back on."),
     _option(_SAMPLING, "-l", "--logit-bias", type=_Bias(), multiple=True,
             help="Add to the logit of a token, e.g. 15043+1; may be repeated."),
-    _option(_SAMPLING, "-s", "--seed", type=_Size(-1, MAX_SEED), default=-1,
-            show_default=True, help="Seed of the first reply; -1: a random one."),
 )  # fmt: skip
+_SEED = _option(_SAMPLING, "-s", "--seed", type=_Size(-1, MAX_SEED), default=-1,
+                show_default=True, help="Seed of the first reply; -1: a random one.")  # fmt: skip
+_SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _SEED)
 
 _TEXT_HEADING = "Text"
 _TEXT_OPTIONS = (
@@ -298,6 +319,38 @@ _COMPLETION_OPTIONS = (
     _option(_COMPLETION, "--json", is_flag=True, help="One JSON document, with all figures."),
 )  # fmt: skip
 
+_BENCH = "What is compared"
+_BENCH_OPTIONS = (
+    _option(_BENCH, "--policy", "policies", multiple=True, metavar="NAME[:N]",
+            default=("none", "chain:2", "chain:4", "chain:8", "dyspec:16", "priced"),
+            show_default=True, help="A competitor; may be repeated."),
+    _option(_BENCH, "--verify", "verifiers", multiple=True,
+            type=click.Choice(("match", "residual")), default=("match",), show_default=True,
+            help="May be repeated; none and priced always run under match."),
+    _option(_BENCH, "--temp", "--temperature", "temperatures", multiple=True, type=_Number(0.0),
+            default=(0.0,), show_default=True, help="May be repeated."),
+    _option(_BENCH, "--prompts", type=_FILE, metavar="FILE", required=True,
+            help="FILE.jsonl with id, category and turns on each line; "
+                 "any other file is one prompt."),
+    _option(_BENCH, "--category", "categories", multiple=True, metavar="NAME",
+            help="Prompts of this category; may be repeated. [default: all]"),
+    _option(_BENCH, "--each", type=_Size(1), help="Prompts of a category. [default: all]"),
+    _option(_BENCH, "--skip", type=_Size(0), default=0, show_default=True,
+            help="Prompts of a category to leave out before these."),
+    _option(_BENCH, "-n", "--predict", "--n-predict", type=_Size(1), default=128,
+            show_default=True, help="Tokens to generate at most."),
+    _option(_BENCH, "--rounds", type=_Size(1), default=1, show_default=True,
+            help="Times that everything runs."),
+    _option(_BENCH, "--fresh", is_flag=True,
+            help="A policy forgets after every run what it has learned; else it keeps it, as in "
+                 "a conversation."),
+    _option(_BENCH, "--out", type=_FILE, metavar="FILE", required=True,
+            help="Finished runs, a line of JSON each; those that are there are not done again."),
+)  # fmt: skip
+_BENCH_SEED = _option(_SAMPLING, "-s", "--seed", type=_Size(0, MAX_SEED), default=0,
+                      show_default=True,
+                      help="Seed of the first round; each later one has the next.")  # fmt: skip
+
 
 def model_options(function: F) -> F:
     """Declares the options that say what is loaded, and how."""
@@ -313,6 +366,20 @@ def generation_options(function: F) -> F:
         *_CONTEXT_OPTIONS,
         *_SPECULATION_OPTIONS,
         *_SAMPLING_OPTIONS,
+    )
+
+
+def bench_options(function: F) -> F:
+    """Declares the options of `bench run`."""
+    return _declare(
+        function,
+        *_MODEL_OPTIONS,
+        *_BENCH_OPTIONS,
+        *_CONTEXT_OPTIONS,
+        _DRAFT_TEMPERATURE,
+        _VERBOSE,
+        *_CHAIN_OPTIONS,
+        _BENCH_SEED,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 import time
@@ -72,6 +73,12 @@ class Terminal:
     def text(self, text: str) -> None:
         """A block of plain text on stdout, followed by a newline."""
         self.out.print(text, soft_wrap=True)
+
+    def json(self, document: object) -> None:
+        """One JSON document on one line of stdout."""
+        encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+        text = json.dumps(document, ensure_ascii=encoding != "utf8", default=str)
+        self.out.file.write(text + "\n")
 
     def _flush_out(self) -> None:
         with contextlib.suppress(ValueError, OSError):
@@ -138,11 +145,20 @@ class ReplyWriter:
 class Bar:
     """One progress bar on stderr, if that is a terminal; it shows up only after `delay` seconds.
 
-    `update` with a new label starts a new bar, and `close` removes what is left of it.
+    `update` with a new label starts a new bar, and `close` removes what is left of it.  The time
+    left follows the speed of the last `memory` seconds.
     """
 
-    def __init__(self, terminal: Terminal, *, delay: float = 1.0, in_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        terminal: Terminal,
+        *,
+        delay: float = 1.0,
+        in_bytes: bool = False,
+        memory: float = 30.0,
+    ) -> None:
         self._console = terminal.err
+        self._memory = memory
         self._delay = delay
         self._in_bytes = in_bytes
         self._label = ""
@@ -179,7 +195,12 @@ class Bar:
             if finished or time.monotonic() - self._since < self._delay:
                 return
             columns = _columns(self._in_bytes)
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = Progress(
+                *columns,
+                console=self._console,
+                transient=True,
+                speed_estimate_period=self._memory,
+            )
             self._task = self._progress.add_task(self._label, total=self._total)
             self._progress.start()
         self._progress.update(self._task, completed=self._done, total=self._total)

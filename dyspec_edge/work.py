@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from dyspec_edge.engine import Chunk, Engine
     from dyspec_edge.sampling import SamplingParams
+    from dyspec_edge.terminal import Bar
 
 E = TypeVar("E")
+R = TypeVar("R")
 
 THREAD_NAME = "dyspec-work"
 TICK = 0.1  # seconds between two looks at a job that emits nothing
@@ -121,6 +123,11 @@ def left_running() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class _Made(Generic[R]):
+    result: R
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A part done: of the prompt (tokens) or of loading (`total` is 1.0)."""
 
@@ -129,13 +136,27 @@ class Progress:
     total: float
 
 
-def load(make: Callable[[Callable[[str, float], None]], Engine]) -> Work[Progress | Engine]:
-    """Loads an engine; its last event is the engine.  `make(on_progress)` calls `Engine.load`."""
+def shown(job: Work[Progress | E], bar: Bar) -> Iterator[E]:
+    """What a job emits, but for the progress, which goes to the bar."""
+    for event in job:
+        if event is None:
+            bar.tick()
+        elif isinstance(event, Progress):
+            bar.update(event.label, event.done, event.total)
+        else:
+            yield event
 
-    def job(emit: Callable[[Progress | Engine], None]) -> None:
-        emit(make(lambda label, fraction: emit(Progress(label, fraction, 1.0))))
 
-    return Work(job)
+def awaited(make: Callable[[Callable[[str, float], None]], R], bar: Bar) -> R:
+    """What `make(on_progress)` returns, made in a thread; it cannot be cancelled."""
+
+    def job(emit: Callable[[Progress | _Made[R]], None]) -> None:
+        result = make(lambda label, fraction: emit(Progress(label, fraction, 1.0)))
+        emit(_Made(result))
+
+    with Work(job) as running:
+        (made,) = shown(running, bar)
+    return made.result
 
 
 def generate(

@@ -16,6 +16,12 @@ def supports_gpu() -> bool:
     return bool(llama_cpp.llama_supports_gpu_offload())
 
 
+def loaded_commit() -> str:
+    """The commit of the llama.cpp that is loaded, "-dirty" behind it where its tree was changed."""
+    libggml.ggml_commit.restype = ctypes.c_char_p
+    return str(libggml.ggml_commit().decode())
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that llama.cpp can offload to; memory in bytes."""
