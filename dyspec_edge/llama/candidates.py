@@ -16,17 +16,12 @@ import numpy.typing as npt
 from llama_cpp._ggml import libggml
 
 from dyspec_edge import native
+from dyspec_edge.llama.device import loaded_commit
 
 log = logging.getLogger("dyspec_edge.candidates")  # "dyspec_edge.llama" is llama.cpp's, silent
 
 KNOWN_COMMITS = ("0c1e570",)
 """Commits of llama.cpp for which native/src/device.cpp has the layouts."""
-
-
-def loaded_commit() -> str:
-    """The commit of the llama.cpp that is loaded, without its mark for a changed tree."""
-    libggml.ggml_commit.restype = ctypes.c_char_p
-    return str(libggml.ggml_commit().decode()).partition("-")[0]
 
 
 class DeviceCandidates:

@@ -17,9 +17,9 @@ def supports_gpu() -> bool:
 
 
 def loaded_commit() -> str:
-    """The commit of the llama.cpp that is loaded, "-dirty" behind it where its tree was changed."""
+    """The commit of the llama.cpp that is loaded, without its mark for a changed tree."""
     libggml.ggml_commit.restype = ctypes.c_char_p
-    return str(libggml.ggml_commit().decode())
+    return str(libggml.ggml_commit().decode()).partition("-")[0]
 
 
 @dataclass(frozen=True, slots=True)
