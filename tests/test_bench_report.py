@@ -142,7 +142,7 @@ def test_the_whole_request_by_hand(lines: list[Line]) -> None:
 def test_tokens_per_pass_by_hand(lines: list[Line]) -> None:
     (section,) = summarise(lines)
     chain = lane(section, "chain:4")
-    # code: 40 tokens in 13 passes; qa: 40 in 20
+    # code: 27 accepted in 13 passes; qa: 20 in 20
     assert chain["block_efficiency"]["groups"] == pytest.approx({"code": 40 / 13, "qa": 2.0})
     assert chain["block_efficiency"]["mean_of_groups"] == pytest.approx((40 / 13 + 2) / 2)
     assert chain["accept_length"]["groups"] == pytest.approx({"code": 40 / 13 - 1, "qa": 1.0})

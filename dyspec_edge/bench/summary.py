@@ -270,7 +270,8 @@ def _efficiency(lane: Lane) -> Document:
 
 
 def _tokens_per_pass(stats: Sequence[Mapping[str, Any]]) -> float:
-    return float(sum(s["generated_tokens"] for s in stats) / sum(s["steps"] for s in stats))
+    """Each pass gives what it accepts and one token more, an end token as well as any other."""
+    return 1.0 + float(sum(s["accepted_tokens"] for s in stats) / sum(s["steps"] for s in stats))
 
 
 def _best_chain(lanes: Sequence[Lane], plain: Lane | None) -> Document | None:
