@@ -45,25 +45,27 @@ class PromptLookup:
         )
         with closing(llama):
             tokens: list[int] = []
-            stream = llama.generate(task.tokens, temp=0.0, top_k=1)
-            for token in stream:
+            is_over = False
+            for token in llama.generate(task.tokens, temp=0.0, top_k=1):
                 if not tokens:
                     started = time.perf_counter()
-                if llama_cpp.llama_vocab_is_eog(llama._model.vocab, token):
+                is_over = llama_cpp.llama_vocab_is_eog(llama._model.vocab, token)
+                if is_over:
                     break
                 tokens.append(token)
                 if len(tokens) == task.num_tokens:
                     break
             seconds = time.perf_counter() - started
             text = llama.detokenize(tokens).decode("utf-8", "replace")
+        timed = len(tokens) + is_over - 1  # the first comes with the prompt
         return Outcome(
             tokens=tuple(tokens),
             text=text,
-            is_over=len(tokens) < task.num_tokens,
-            timed_tokens=len(tokens) - 1,
+            is_over=is_over,
+            timed_tokens=timed,
             seconds=seconds,
             drafted=lookup.num_drafted,
-            accepted=len(tokens) - 1 - lookup.num_passes,
+            accepted=timed - lookup.num_passes,
         )
 
 
@@ -96,12 +98,12 @@ class Ours:
         with Engines() as engines:
             engine = engines.get(self._config)
             reply = engine.generate(task.messages, sampling=GREEDY, max_tokens=task.num_tokens)
-        stats = reply.stats
+        stats, is_over = reply.stats, reply.finish_reason == "stop"
         return Outcome(
             tokens=reply.tokens,
             text=reply.text,
-            is_over=reply.finish_reason == "stop",
-            timed_tokens=stats.generated_tokens,
+            is_over=is_over,
+            timed_tokens=stats.generated_tokens + is_over,
             seconds=stats.decode_seconds,
             drafted=stats.draft_tokens,
             accepted=stats.accepted_tokens,

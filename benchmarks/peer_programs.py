@@ -57,7 +57,8 @@ class Outcome:
         tokens: ids of the reply, or None where only its text is known.
         text: the reply.
         is_over: whether an end token ended it.
-        timed_tokens, seconds: tokens whose passes fell into `seconds`; the prompt apart.
+        timed_tokens, seconds: tokens whose passes fell into `seconds`, an end token as well as any
+            other; the prompt apart.
         drafted, accepted: tokens.
     """
 

@@ -22,23 +22,31 @@ REFERENCE = "none"
 
 Run = dict[str, Any]
 Cells = dict[tuple[str, str], list[Run]]
-"""Runs by category and peer; those of two peers at one place are of the same prompt and round."""
+"""Runs by group and peer; those of two peers at one place are of the same prompt and round."""
 
 Best = dict[tuple[str, str], Settings]
-"""The settings that were found for a category and a peer."""
+"""The settings that were found for a group and a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Whom to run on what."""
+    """Whom to run on what.
+
+    Attributes:
+        trials, finals: prompts of the two halves, by group of categories.
+    """
 
     rivals: Sequence[Peer]
     ours: Sequence[Peer]
-    categories: Sequence[str]
     trials: dict[str, list[Prompt]]
     finals: dict[str, list[Prompt]]
     rounds: int
     trial_tokens: int
+
+    @property
+    def groups(self) -> list[str]:
+        """Each gets settings of its own."""
+        return list(self.trials)
 
     @property
     def everybody(self) -> list[Peer]:
@@ -51,8 +59,8 @@ class Plan:
         trials = sum(num_trials(peer.axes) for peer in self.rivals)
         each = 2 * self.rounds * len(self.everybody)
         return sum(
-            len(self.trials[c]) * (1 + trials) + len(self.finals[c]) * (1 + each)
-            for c in self.categories
+            len(self.trials[group]) * (1 + trials) + len(self.finals[group]) * (1 + each)
+            for group in self.groups
         )
 
 
@@ -61,11 +69,11 @@ def measure(plan: Plan, setup: Setup, runs: Runs) -> tuple[Cells, Best]:
     runs.expect(plan.num_runs)
     tasks = _read_prompts(plan, setup, runs)
     best: Best = {}
-    for category in plan.categories:
+    for group in plan.groups:
         for peer in plan.everybody:
 
-            def trial(settings: Settings, peer: Peer = peer, category: str = category) -> float:
-                prompts = plan.trials[category]
+            def trial(settings: Settings, peer: Peer = peer, group: str = group) -> float:
+                prompts = plan.trials[group]
                 part = {"part": "trial", "limit": plan.trial_tokens}
                 found = [
                     _run(runs, peer, tasks[p.id], settings, {**part, "prompt": p.id})
@@ -73,17 +81,17 @@ def measure(plan: Plan, setup: Setup, runs: Runs) -> tuple[Cells, Best]:
                 ]
                 return speed(found)
 
-            best[category, peer.name] = search(peer.axes, trial)
-    cells: Cells = {(c, peer.name): [] for c in plan.categories for peer in plan.everybody}
+            best[group, peer.name] = search(peer.axes, trial)
+    cells: Cells = {(g, peer.name): [] for g in plan.groups for peer in plan.everybody}
     order = plan.everybody
     for number in range(plan.rounds):
-        for category in plan.categories:
-            for prompt in plan.finals[category]:
+        for group in plan.groups:
+            for prompt in plan.finals[group]:
                 order.reverse()
                 for peer in order:
                     part = {"part": "run", "prompt": prompt.id, "round": number}
-                    found = _run(runs, peer, tasks[prompt.id], best[category, peer.name], part)
-                    cells[category, peer.name].append({**found, **part})
+                    found = _run(runs, peer, tasks[prompt.id], best[group, peer.name], part)
+                    cells[group, peer.name].append({**found, **part})
     return cells, best
 
 
@@ -97,8 +105,8 @@ def _read_prompts(plan: Plan, setup: Setup, runs: Runs) -> dict[str, Task]:
     """Every prompt as everybody gets it, by its id."""
     tasks = {}
     with Engines() as engines:
-        for category in plan.categories:
-            for prompt in (*plan.trials[category], *plan.finals[category]):
+        for group in plan.groups:
+            for prompt in (*plan.trials[group], *plan.finals[group]):
 
                 def job(prompt: Prompt = prompt) -> dict[str, Any]:
                     engine = engines.get(setup.config(REFERENCE))
@@ -143,10 +151,10 @@ def check_texts(
     texts: dict[tuple[str, str], list[float | None]] = {}
     prompts = {prompt.id: prompt for half in plan.finals.values() for prompt in half}
     with Engines() as engines, Model(setup.model, vocab_only=True) as vocabulary:
-        for (category, name), found in cells.items():
-            texts[category, name] = []
-            settings = describe(best[category, name])
-            for run, ours in zip(found, cells[category, reference], strict=True):
+        for (group, name), found in cells.items():
+            texts[group, name] = []
+            settings = describe(best[group, name])
+            for run, ours in zip(found, cells[group, reference], strict=True):
                 reply = _first_difference(run, ours, vocabulary)
 
                 def job(run: Run = run, reply: list[int] | None = reply) -> dict[str, Any]:
@@ -158,7 +166,7 @@ def check_texts(
 
                 place = {"prompt": run["prompt"], "round": run["round"]}
                 key = {"part": "text", "peer": name, "settings": settings, **place}
-                texts[category, name].append(runs(key, job)["gap"])
+                texts[group, name].append(runs(key, job)["gap"])
     return texts
 
 

@@ -1,6 +1,7 @@
 """dyspec-edge beside llama.cpp's own speculative programs, each at its best, on the same work.
 
-Half of a category's prompts decides each program's settings, the other half is measured.
+Half of the prompts decides each program's settings for each group of categories, the other half is
+measured.
 """
 
 from __future__ import annotations
@@ -78,13 +79,12 @@ def peers_command(
         f"source package of {peer_build.PACKAGE} {peer_build.VERSION}; both built for "
         f"{peer_build.kernels(programs[peer_build.SERVER])}"
     )
-    halves = {category: _halves(setup.prompts, category, each) for category in categories}
+    trials, finals = _halves(setup.prompts, categories, each)
     plan = Plan(
         rivals=_chosen(peers(setup, programs), names),
         ours=[Ours(policy, setup) for policy in dict.fromkeys((REFERENCE, *policies))],
-        categories=categories,
-        trials={category: half[0] for category, half in halves.items()},
-        finals={category: half[1] for category, half in halves.items()},
+        trials=trials,
+        finals=finals,
         rounds=rounds,
         trial_tokens=trial_tokens,
     )
@@ -94,14 +94,22 @@ def peers_command(
     _report(plan, cells, best, texts, {**where, "load average": runs.load})
 
 
-def _halves(path: Path, category: str, each: int) -> tuple[list[Prompt], list[Prompt]]:
-    """Prompts for the search, and the others; of an odd number more of the others."""
-    prompts = choose(path, (category,), each)
-    if len(prompts) < 2:
-        raise click.UsageError(
-            f"{path} holds one prompt of the category {category}, two are needed"
-        )
-    return prompts[: len(prompts) // 2], prompts[len(prompts) // 2 :]
+def _halves(
+    path: Path, categories: Sequence[str], each: int
+) -> tuple[dict[str, list[Prompt]], dict[str, list[Prompt]]]:
+    """Prompts for the search, and the others, by group; of an odd number more of the others."""
+    trials: dict[str, list[Prompt]] = {}
+    finals: dict[str, list[Prompt]] = {}
+    for category in dict.fromkeys(categories):
+        prompts = choose(path, (category,), each)
+        if len(prompts) < 2:
+            raise click.UsageError(
+                f"{path} holds one prompt of the category {category}, two are needed"
+            )
+        middle, group = len(prompts) // 2, prompts[0].group
+        trials.setdefault(group, []).extend(prompts[:middle])
+        finals.setdefault(group, []).extend(prompts[middle:])
+    return trials, finals
 
 
 def _chosen(rivals: list[Peer], names: Sequence[str]) -> list[Peer]:
@@ -125,19 +133,19 @@ def _report(
     where: dict[str, Any],
 ) -> None:
     rows, document = [], {}
-    for category in plan.categories:
-        document[category] = {
+    for group in plan.groups:
+        document[group] = {
             peer.name: {
-                "settings": best[category, peer.name],
-                **_summary(cells[category, peer.name], cells[category, PLAIN]),
-                "gaps": texts[category, peer.name],
+                "settings": best[group, peer.name],
+                **_summary(cells[group, peer.name], cells[group, PLAIN]),
+                "gaps": texts[group, peer.name],
             }
             for peer in plan.everybody
         }
-        for name, cell in document[category].items():
+        for name, cell in document[group].items():
             rows.append(
                 (
-                    category,
+                    group,
                     name,
                     describe(cell["settings"]),
                     f"{cell['tokens_per_second']:.2f}",
@@ -147,7 +155,7 @@ def _report(
                 )
             )
     header = (
-        "category",
+        "group",
         "who",
         "best settings",
         "tok/s",
@@ -158,22 +166,22 @@ def _report(
     report.show("T = 0; medians over the second half of the prompts", header, rows)
     contest = _contest(plan, document)
     shown = [
-        (row["category"], row["policy"], row["best_peer"], f"**{row['ratio']:.2f}x**")
+        (row["group"], row["policy"], row["best_peer"], f"**{row['ratio']:.2f}x**")
         for row in contest
     ]
     for ours in plan.ours:
         mean = statistics.mean(r["ratio"] for r in contest if r["policy"] == ours.name)
         shown.append(("mean", ours.name, "", f"**{mean:.2f}x**"))
     report.show(
-        "Against whichever peer turned out fastest in the category",
-        ("category", "who", "fastest peer", "speed against it"),
+        "Against whichever peer turned out fastest in the group",
+        ("group", "who", "fastest peer", "speed against it"),
         shown,
     )
     prompts = {
-        part: [p.id for c in plan.categories for p in half[c]]
+        part: [p.id for g in plan.groups for p in half[g]]
         for part, half in (("search", plan.trials), ("measured", plan.finals))
     }
-    report.finish(where, {"prompts": prompts, "categories": document, "contest": contest})
+    report.finish(where, {"prompts": prompts, "groups": document, "contest": contest})
 
 
 def _summary(found: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
@@ -190,16 +198,16 @@ def _summary(found: Sequence[Run], plain: Sequence[Run]) -> dict[str, Any]:
 
 
 def _contest(plan: Plan, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each of our policies against the fastest peer of every category."""
+    """Each of our policies against the fastest peer of every group."""
     rows = []
-    for category in plan.categories:
-        cells = document[category]
+    for group in plan.groups:
+        cells = document[group]
         fastest = max(
             (peer.name for peer in plan.rivals), key=lambda name: cells[name]["against_plain"]
         )
         rows += [
             {
-                "category": category,
+                "group": group,
                 "policy": ours.name,
                 "best_peer": fastest,
                 "ratio": cells[ours.name]["against_plain"] / cells[fastest]["against_plain"],

@@ -31,10 +31,10 @@ class Runs:
         self._journal = Journal(path)
         self._loads: list[float] = []
         self._progress = Progress(
-            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("{task.description}"),  # last, since the end of a long line is cut off
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task("", total=None)

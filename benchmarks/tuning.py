@@ -55,4 +55,4 @@ def num_trials(axes: Sequence[Axis]) -> int:
 
 def describe(settings: Settings) -> str:
     """For a table."""
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "none"
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

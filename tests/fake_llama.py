@@ -79,6 +79,9 @@ if __name__ == "__main__":
         calls.write(" ".join(WORDS) + "\n")
     if "broken.gguf" in WORDS:
         sys.exit("failed to load model 'broken.gguf'")
+    if "-lv" in WORDS:
+        features = os.environ["FAKE_FEATURES"]
+        sys.exit(f"0.0 T system_info: n_threads = 2 (n_threads_batch = 2) / 2 | {features}\nx")
     if "--port" in WORDS:
         serve()
     one_shot()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import pytest
 from click.testing import CliRunner, Result
 
@@ -160,6 +161,26 @@ def test_server_that_does_not_start_gives_its_last_line(fake: Path) -> None:
         Server("fake", fake, ["-m", "broken.gguf"], ()).run(TASK, {})
 
 
+# The build.
+
+
+def test_programs_for_other_features_are_refused(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = llama_cpp.llama_print_system_info().decode().strip()
+    monkeypatch.setenv("FAKE_FEATURES", f"{ours} ")
+    assert peer_build.kernels(fake) == ours
+    monkeypatch.setenv("FAKE_FEATURES", f"{ours} AMX_INT8 = 1 |")
+    with pytest.raises(DyspecError, match=r"AMX_INT8 = 1 \|, llama-cpp-python for"):
+        peer_build.kernels(fake)
+
+
+def test_another_version_is_not_built(tmp_path: Path) -> None:
+    (tmp_path / "PKG-INFO").write_text("Name: llama_cpp_python\nVersion: 0.3.35\n")
+    with pytest.raises(DyspecError, match="not the unpacked source package"):
+        peer_build.programs(tmp_path / "build", tmp_path, 1)
+
+
 # The whole command, on tiny models and a fake rival.
 
 
@@ -216,7 +237,7 @@ def test_everybody_runs_and_texts_are_compared(
     assert liar.runs == [{"n-max": 4}, {"n-max": 2}, {"n-max": 2}]
     document = json.loads(result.stdout.splitlines()[-1])
     assert document["prompts"] == {"search": ["root"], "measured": ["leaf"]}
-    cells = document["categories"]["toy"]
+    cells = document["groups"]["toy"]
     assert list(cells) == ["dyspec-edge, none", "dyspec-edge, chain:2", PLAIN, "liar"]
     assert cells["liar"]["settings"] == {"n-max": 2}
     assert cells["liar"]["tokens_per_second"] == 6.0
@@ -259,11 +280,11 @@ def test_one_prompt_of_a_category_is_not_enough(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": "a", "category": "toy", "turns": ["x"]}\n', encoding="utf-8")
     with pytest.raises(Exception, match="two are needed"):
-        bench._halves(prompts, "toy", 2)
+        bench._halves(prompts, ("toy",), 2)
 
 
 def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
-    tiny_pair: TinyPair, plain: Any, tmp_path: Path
+    tiny_pair: TinyPair, plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup = Setup(*tiny_pair, 1, 256, tmp_path, 6, None)
     text = "the root of the tree is in the leaf of the tree"
@@ -272,7 +293,26 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
         engine.generate(text, max_tokens=1)
         tokens = tuple(engine.decoder.target.tokens[: engine.count_tokens(text)])
     task = Task(tokens, "", "", [{"role": "user", "content": text}], 6)
-    lookup = PromptLookup(setup).run(task, {"num_pred_tokens": 4, "max_ngram_size": 2})
+    settings: Settings = {"num_pred_tokens": 4, "max_ngram_size": 2}
+    lookup = PromptLookup(setup).run(task, settings)
+    assert lookup.tokens is not None
     assert lookup.tokens == plain.run(task, {}).tokens
     assert lookup.drafted > 0
     assert 0 <= lookup.accepted <= min(lookup.drafted, 5)
+    assert lookup.timed_tokens == 5  # without the first
+    end = lookup.tokens[4]
+    assert end not in lookup.tokens[:4]
+    monkeypatch.setattr(llama_cpp, "llama_vocab_is_eog", lambda _, token: token == end)
+    ended = PromptLookup(setup).run(task, settings)
+    assert (ended.tokens, ended.is_over) == (lookup.tokens[:4], True)
+    assert ended.timed_tokens == 4  # with the end token
+
+
+def test_categories_of_a_group_are_halved_one_by_one(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    names = ("coding", "coding", "qa", "coding", "code_edit", "code_edit", "qa")
+    lines = [{"id": str(i), "category": c, "turns": ["x"]} for i, c in enumerate(names)]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    halves = bench._halves(prompts, ("coding", "qa", "code_edit"), 3)
+    shown = [{group: [p.id for p in half] for group, half in part.items()} for part in halves]
+    assert shown == [{"code": ["0", "4"], "qa": ["2"]}, {"code": ["1", "3", "5"], "qa": ["6"]}]
