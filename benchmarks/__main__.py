@@ -12,6 +12,8 @@ from benchmarks.noise import noise
 from benchmarks.overhead import overhead
 from benchmarks.peers import peers_command
 from benchmarks.plain import plain
+from benchmarks.replay.command import main as replay
+from benchmarks.replay.study import synthetic
 from dyspec_edge.errors import DyspecError
 
 
@@ -24,8 +26,9 @@ def main() -> None:
     """
 
 
-for command in (noise, overhead, plain, near_ties, memory, peers_command):
+for command in (noise, overhead, plain, near_ties, memory, peers_command, replay):
     main.add_command(command)
+replay.add_command(synthetic)
 
 if __name__ == "__main__":
     try:

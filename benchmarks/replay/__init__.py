@@ -1,0 +1,1 @@
+"""A simulator: real policies on recorded texts, real draft distributions and a virtual clock."""

@@ -1,0 +1,116 @@
+"""The priced policy without one of its pieces: what is each of them worth?
+
+The pieces are taken out here, by overriding; the product has no such switches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.policy.priced import A0, PricedPolicy
+from dyspec_edge.tree import TokenTree
+
+NEVER = 1e9
+"""Seconds that no step spends."""
+
+
+class WithoutLookup(PricedPolicy):
+    """Nothing is copied from the text."""
+
+    def _copy(self, _tree: TokenTree, _max_depth: int) -> None:
+        return
+
+
+class WithoutAccount(PricedPolicy):
+    """Nothing limits what a step may cost."""
+
+    @property
+    def left(self) -> float:
+        """No limit."""
+        return math.inf
+
+
+class FixedAcceptance(PricedPolicy):
+    """The chance a stays where it starts."""
+
+    def learn(self, tree: TokenTree, path: Sequence[int], *args: Any, **values: Any) -> None:
+        """All but a."""
+        super().learn(tree, path, *args, **values)
+        self.acceptance = A0
+
+
+class _Changed:
+    """A planner that is told other prices."""
+
+    def __init__(self, planner: native.Planner, policy: _Replanned) -> None:
+        self._planner = planner
+        self._policy = policy
+
+    def plan(self, **asked: Any) -> native.Plan:
+        return self._planner.plan(**self._policy.change(asked))
+
+    def enter(self, nodes: npt.NDArray[np.int32]) -> None:
+        self._planner.enter(nodes)
+
+
+class _Replanned(PricedPolicy):
+    """Asks the planner something else than `PricedPolicy` does."""
+
+    def change(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `native.Planner.plan`, changed."""
+        raise NotImplementedError
+
+    def _planner_for(self, tree: TokenTree) -> native.Planner:
+        return cast(native.Planner, _Changed(super()._planner_for(tree), self))
+
+
+class WorthOfPlain(_Replanned):
+    """R = 1/T(1)."""
+
+    def change(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Another worth of a second."""
+        return {**asked, "worth": 1.0 / self.target.at(1)}
+
+
+class NotDeeper(_Replanned):
+    """Looks ahead one draft pass, not 4 or 16."""
+
+    def change(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Following passes cost too much."""
+        return {**asked, "later": (NEVER,) * len(native.WIDTHS)}
+
+
+class NotWider(_Replanned):
+    """Considers drafting one node, not 4 or 16."""
+
+    def change(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Wider passes cost too much."""
+        first = asked["first"]
+        if first is None:
+            return asked
+        return {**asked, "first": (first[0], *(NEVER,) * (len(first) - 1))}
+
+
+class WithoutLookAhead(NotDeeper, NotWider):
+    """Considers one pass over one node."""
+
+    def change(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Both."""
+        return NotWider.change(self, NotDeeper.change(self, asked))
+
+
+ABLATIONS: Mapping[str, type[PricedPolicy]] = {
+    "without lookup": WithoutLookup,
+    "look-ahead not deeper than one pass": NotDeeper,
+    "look-ahead not wider than one node": NotWider,
+    "without look-ahead": WithoutLookAhead,
+    "without the account": WithoutAccount,
+    "a fixed": FixedAcceptance,
+    "R = 1/T(1)": WorthOfPlain,
+}

@@ -1,0 +1,334 @@
+"""`python -m benchmarks replay`: record texts, replay them, print who would be how fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import report
+from benchmarks.prompts import Prompt, choose
+from benchmarks.replay.ablations import ABLATIONS
+from benchmarks.replay.curves import Machine, find_machine, own_machines
+from benchmarks.replay.distributions import Distributions, DraftModel
+from benchmarks.replay.simulation import Clock, Result, Source, replay
+from benchmarks.replay.texts import RecordedText, append_text, read_texts
+from benchmarks.runs import Runs
+from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from dyspec_edge.bench.circumstances import circumstances, hashes
+from dyspec_edge.calibration import milliseconds
+from dyspec_edge.loading import physical_cores
+from dyspec_edge.policy import Policy, parse
+from dyspec_edge.policy.priced import PricedPolicy
+
+STDERR = Console(stderr=True)
+CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)
+TREES = (4, 8, 16, 32, 64)
+SIMULATION = (
+    "**This is a simulation**: real policies, recorded texts, distributions of the real draft, and "
+    "seconds that follow from cost curves. Planning, drawing and the reading of prompts cost "
+    'nothing here; curves marked "assumed" were measured by nobody.'
+)
+
+NewPolicy = Callable[[npt.NDArray[np.int32]], Policy]
+"""Makes a policy, given the ids that end a text."""
+
+Speedups = list[float]
+
+
+@click.group("replay", invoke_without_command=True)
+@click.option(
+    "--texts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="JSONL file that `replay record` wrote.",
+)
+@click.option(
+    "--distributions",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="SQLite file of remembered distributions [default: beside the texts].",
+)
+@click.option(
+    "-md",
+    "draft",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Draft file, for contexts that are not remembered.",
+)
+@click.option("-t", "threads", type=click.IntRange(1), help="Threads of the draft.")
+@click.option(
+    "--curve",
+    "curves",
+    multiple=True,
+    help="Name of a curve or a file of `dyspec-edge calibrate --json`; repeatable [default: all].",
+)
+@click.option("--policy", "policies", multiple=True, help="One more policy; repeatable.")
+@click.option("--ablations", is_flag=True, help="Also priced without each of its pieces.")
+@click.pass_context
+def main(
+    context: click.Context,
+    texts: Path | None,
+    distributions: Path | None,
+    draft: Path | None,
+    threads: int | None,
+    curves: Sequence[str],
+    policies: Sequence[str],
+    ablations: bool,
+) -> None:
+    """Simulate policies on recorded texts, on the machines of any cost curve."""
+    if context.invoked_subcommand is not None:
+        return
+    if texts is None:
+        raise click.UsageError("name the recorded texts with --texts; `replay record` writes them")
+    machines = [find_machine(name) for name in curves] or list(own_machines().values())
+    recorded = read_texts(texts)
+    num_threads = threads or physical_cores()
+    where = circumstances(hashes([draft] if draft else []), num_threads, report.PROGRAM)
+    path = distributions or texts.with_suffix(".sqlite")
+    with _opened(path, draft, recorded, num_threads) as source:
+        study = _Study(recorded, machines, source)
+        study.run(policies, ablations)
+        evaluated = source.num_evaluated
+    _print(study, where, evaluated)
+
+
+@contextmanager
+def _opened(
+    path: Path, draft: Path | None, texts: Sequence[RecordedText], num_threads: int
+) -> Iterator[Distributions]:
+    model = None
+    if draft is not None:
+        model = DraftModel(
+            draft,
+            num_ctx=max(len(text.prompt) + len(text.tokens) for text in texts),
+            num_threads=num_threads,
+            vocab_limit=min(text.num_vocab for text in texts),
+        )
+    source = Distributions(path, model)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+class _Study:
+    """Speedups of all policies on all machines, one per text.
+
+    Attributes:
+        fixed: by policy and machine, for policies whose passes do not depend on prices.
+        priced: the same for `priced` and its ablations.
+    """
+
+    def __init__(
+        self, texts: Sequence[RecordedText], machines: Sequence[Machine], source: Source
+    ) -> None:
+        self.texts = texts
+        self.machines = machines
+        self.fixed: dict[str, dict[str, Speedups]] = {}
+        self.priced: dict[str, dict[str, Speedups]] = {}
+        self._source = source
+
+    def run(self, policies: Sequence[str], ablations: bool) -> None:
+        """Replay everything, text by text: the draft then reads each prompt once."""
+        specs = [*(f"chain:{k}" for k in CHAINS), *(f"dyspec:{n}" for n in TREES), *policies]
+        kinds: dict[str, NewPolicy] = {"priced": PricedPolicy, **(ABLATIONS if ablations else {})}
+        with _progress() as bar:
+            per_text = len(specs) + len(kinds) * len(self.machines)
+            task = bar.add_task("replaying", total=per_text * len(self.texts))
+            for text in self.texts:
+                for spec in specs:
+                    bar.update(task, description=f"{text.id} {spec}")
+                    result = self._replay(text, partial(_parsed, spec), self.machines[0])
+                    for machine in self.machines:
+                        _add(self.fixed, spec, machine, result)
+                    bar.advance(task)
+                for name, new_policy in kinds.items():
+                    for machine in self.machines:
+                        bar.update(task, description=f"{text.id} {name}, {machine.name}")
+                        result = self._replay(text, new_policy, machine)
+                        _add(self.priced, name, machine, result)
+                        bar.advance(task)
+
+    def best_chain(self, machine: Machine) -> tuple[Speedups, list[int]]:
+        """The best chain of every text, chosen afterwards, and its length."""
+        by_length = np.array([self.fixed[f"chain:{k}"][machine.name] for k in CHAINS])
+        best = by_length.argmax(axis=0)
+        return by_length.max(axis=0).tolist(), [CHAINS[i] for i in best]
+
+    def best_tree(self, machine: Machine) -> int:
+        """The N that is best in the mean."""
+        return max(TREES, key=lambda n: mean(self.fixed[f"dyspec:{n}"][machine.name]))
+
+    def _replay(self, text: RecordedText, new_policy: NewPolicy, machine: Machine) -> Result:
+        policy = new_policy(np.array(text.end_tokens, np.int32))
+        return replay(text, policy, self._source, Clock(machine))
+
+
+def _add(
+    table: dict[str, dict[str, Speedups]], name: str, machine: Machine, result: Result
+) -> None:
+    of_machine = table.setdefault(name, {}).setdefault(machine.name, [])
+    of_machine.append(result.speedup(machine))
+
+
+def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
+    policy = parse(spec, end_tokens)
+    if policy is None:
+        raise click.UsageError("--policy none: plain decoding is what all are compared with")
+    return policy
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=STDERR,
+    )
+
+
+def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
+    print(SIMULATION)
+    extra = [name for name in study.fixed if not name.startswith(("chain:", "dyspec:"))]
+    rows, document = [], {}
+    for machine in study.machines:
+        chains, lengths = study.best_chain(machine)
+        tree = f"dyspec:{study.best_tree(machine)}"
+        trees, priced = study.fixed[tree][machine.name], study.priced["priced"][machine.name]
+        others = {name: study.fixed[name][machine.name] for name in extra}
+        rows.append(
+            (
+                machine.title,
+                _shown(chains),
+                f"{_shown(trees)} `{tree}`",
+                f"**{_shown(priced)}**",
+                *map(_shown, others.values()),
+            )
+        )
+        document[machine.name] = {
+            "title": machine.title,
+            "basis": machine.basis,
+            "best_chain": chains,
+            "best_chain_length": lengths,
+            "priced": priced,
+            **{name: found[machine.name] for name, found in study.fixed.items()},
+        }
+    num_tokens = sum(len(text.tokens) for text in study.texts)
+    report.show(
+        f"SIMULATED speed against plain decoding, T = 0, geometric mean (worst prompt); "
+        f"{len(study.texts)} texts, {num_tokens} tokens",
+        (
+            "curve",
+            "best chain per prompt, chosen afterwards",
+            "best `dyspec:N`",
+            "priced",
+            *(f"`{name}`" for name in extra),
+        ),
+        rows,
+    )
+    if len(study.priced) > 1:
+        _print_ablations(study)
+        for name, found in study.priced.items():
+            for machine in study.machines:
+                document[machine.name][name] = found[machine.name]
+    print("\nCurves:\n")
+    for machine in study.machines:
+        print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
+    report.finish(
+        dict(where),
+        {
+            "simulation": True,
+            "texts": [text.id for text in study.texts],
+            "target": sorted({text.target for text in study.texts}),
+            "newly_evaluated": num_evaluated,
+            "curves": document,
+        },
+    )
+
+
+def _print_ablations(study: _Study) -> None:
+    whole = study.priced["priced"]
+    rows = []
+    for name, found in study.priced.items():
+        if name == "priced":
+            continue
+        cells = []
+        for machine in study.machines:
+            ratio = mean(found[machine.name]) / mean(whole[machine.name])
+            cells.append(f"{ratio - 1:+.1%} ({min(found[machine.name]):.2f})")
+        rows.append((name, *cells))
+    report.show(
+        "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
+        ("without", *(machine.name for machine in study.machines)),
+        rows,
+    )
+
+
+def _shown(speedups: Sequence[float]) -> str:
+    return f"{mean(speedups):.2f} ({min(speedups):.2f})"
+
+
+def _points(machine: Machine) -> str:
+    points = ", ".join(
+        f"T({n}) {seconds / machine.target.at(1):.2f}x"
+        for n, seconds in zip(machine.target.sizes, machine.target.seconds, strict=True)
+        if n > 1
+    )
+    return f"T(1) {milliseconds(machine.target.at(1))}, {points}, " + (
+        f"D(1) {milliseconds(machine.draft.at(1))}, "
+        f"D(16) {machine.draft.at(16) / machine.draft.at(1):.2f}x"
+    )
+
+
+def mean(speedups: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, speedups)) / len(speedups))
+
+
+@main.command()
+@bench_options(tokens=256)
+@click.option(
+    "--texts",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="JSONL file that the texts are added to; those that it holds are not written again.",
+)
+@click.option("--category", "categories", multiple=True, help="Repeatable [default: all].")
+@click.option("--each", default=1, show_default=True, help="Prompts of a category.")
+def record(setup: Setup, texts: Path, categories: Sequence[str], each: int) -> None:
+    """Let the target write its greedy texts, once."""
+    prompts = choose(setup.prompts, categories, each)
+    known = {text.id for text in read_texts(texts)} if texts.exists() else set()
+    with Runs(None, {}) as runs, Engines() as engines:
+        runs.expect(len(prompts))
+        for prompt in prompts:
+
+            def write(prompt: Prompt = prompt) -> dict[str, Any]:
+                if prompt.id not in known:
+                    append_text(texts, _written(setup, engines, prompt))
+                return {}
+
+            runs({"prompt": prompt.id}, write)
+
+
+def _written(setup: Setup, engines: Engines, prompt: Prompt) -> RecordedText:
+    engine = engines.get(setup.config("none"))
+    reply = engine.generate(prompt.messages, sampling=GREEDY, max_tokens=setup.num_tokens)
+    target = engine.decoder.target
+    return RecordedText(
+        id=prompt.id,
+        category=prompt.category,
+        target=setup.model.name,
+        num_vocab=target.context.model.num_vocab,
+        prompt=tuple(target.tokens[: reply.stats.prompt_tokens]),
+        tokens=reply.tokens,
+        end_tokens=tuple(sorted(engine.decoder.end_tokens)),
+    )

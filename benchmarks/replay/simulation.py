@@ -1,0 +1,267 @@
+"""The step loop on a virtual clock: real loop and policies, a target that knows the text.
+
+    policy      real: grow() and learn(), whose seconds are virtual
+    loop        real: SpeculativeDecoder, MatchVerifier
+    drafter     fake: candidates come from a `Source`, a pass costs D(rows)
+    target      fake: its next token is the recorded one, a pass costs T(rows)
+
+Only passes cost time; planning, drawing and the reading of the prompt are free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.replay.curves import Machine
+from benchmarks.replay.texts import RecordedText
+from benchmarks.workbench import GREEDY
+from dyspec_edge.cache import TreeCache
+from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.policy import Policy
+from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.sampling import Sampler
+from dyspec_edge.speculative import SpeculativeDecoder
+from dyspec_edge.tree import TokenTree
+
+CAPACITY = 1024
+"""Nodes of a tree while it grows, for all policies."""
+
+Nodes = npt.NDArray[np.int32]
+Candidates = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
+
+
+class Source(Protocol):
+    """Where a draft's distributions come from."""
+
+    def start_step(self, text: Sequence[int]) -> None:
+        """Take the tokens before the root."""
+        ...
+
+    def candidates(self, tree: TokenTree, nodes: Nodes) -> Candidates:
+        """Ids int32[n, NUM_CANDIDATES] and logits float32 of the likeliest tokens, best first."""
+        ...
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Hear which path was accepted."""
+        ...
+
+
+class Clock:
+    """Seconds that passes cost, at a machine's prices.
+
+    Attributes:
+        machine: whose prices.
+        now: virtual seconds.
+        slowness: factor on every pass from now on.
+        target_passes, draft_passes: how many passes there were, by rows.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.now = 0.0
+        self.slowness = 1.0
+        self.target_passes: Counter[int] = Counter()
+        self.draft_passes: Counter[int] = Counter()
+
+    def read(self) -> float:
+        """Virtual seconds."""
+        return self.now
+
+    def target_pass(self, num_rows: int) -> None:
+        """Let a target pass go by."""
+        self.target_passes[num_rows] += 1
+        self.now += self.slowness * self.machine.target.at(num_rows)
+
+    def draft_pass(self, num_rows: int) -> None:
+        """Let a draft pass go by."""
+        self.draft_passes[num_rows] += 1
+        self.now += self.slowness * self.machine.draft.at(num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the text stood after a step: tokens emitted, virtual seconds, rows checked."""
+
+    num_tokens: int
+    now: float
+    num_rows: int
+
+
+@dataclass(slots=True)
+class Result:
+    """A text that was written.
+
+    Attributes:
+        marks: one per step.
+        target_passes, draft_passes: how many there were, by rows.
+    """
+
+    marks: list[Mark] = field(default_factory=list)
+    target_passes: Counter[int] = field(default_factory=Counter)
+    draft_passes: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that were written."""
+        return self.marks[-1].num_tokens
+
+    def speedup(self, machine: Machine) -> float:
+        """Against plain decoding, had the same passes happened on `machine`.
+
+        A policy of fixed size makes the same passes everywhere.
+        """
+        target = sum(k * machine.target.at(n) for n, k in self.target_passes.items())
+        draft = sum(k * machine.draft.at(n) for n, k in self.draft_passes.items())
+        return self.num_tokens * machine.target.at(1) / (target + draft)
+
+
+class ReplayDrafter:
+    """A drafter whose candidates come from a source and whose passes cost virtual time.
+
+    It has read the prompt when a reply begins.
+    """
+
+    temperature = None
+
+    def __init__(self, source: Source, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._text: Sequence[int] = ()
+        self._index = 0
+        self._num_read = 0
+        self._evaluated: set[int] = set()
+        self._ranking: Ranking
+
+    def take(self, text: Sequence[int], ranking: Ranking) -> None:
+        """Take a new text, as read."""
+        self._text, self._num_read, self._ranking = text, len(text), ranking
+
+    @property
+    def num_behind(self) -> int:
+        """Tokens before the root that the next pass has to read first."""
+        return len(self._text) - self._num_read
+
+    def read(self, **_reporting: object) -> None:
+        """Read them now."""
+        if self.num_behind:
+            self._clock.draft_pass(self.num_behind)
+        self._num_read = len(self._text)
+
+    def start_step(self, text: Sequence[int], index: int) -> None:
+        """Take the tokens before the root, and the reply index of the token below the root."""
+        self._text, self._index = text, index
+        self._evaluated.clear()
+        self._source.start_step(text)
+
+    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
+        """Write the candidates of `nodes` into the tree, in one pass."""
+        behind = 0 if self._evaluated else self.num_behind
+        self._clock.draft_pass(behind + len(nodes))
+        self._num_read = len(self._text)
+        self._evaluated.update(nodes.tolist())
+        ids, logits = self._source.candidates(tree, nodes)
+        (
+            tree.candidate_ids[nodes],
+            tree.candidate_probs[nodes],
+            tree.num_candidates[nodes],
+        ) = self._ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Keep what was evaluated of the accepted path."""
+        self._num_read += sum(node in self._evaluated for node in path)
+        self._source.commit(tree, path)
+
+    def rewind(self, length: int) -> None:
+        """Keep nothing beyond the first `length` tokens."""
+        self._num_read = min(self._num_read, length)
+
+
+class ReplayTarget:
+    """A target cache without a model: it knows which nodes were checked."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tokens: list[int] = []
+        self._clock = clock
+        self._checked: set[int] = set()
+
+    def prefill(self, tokens: Sequence[int], **_reporting: object) -> int:
+        """Take the prompt; reading it costs nothing here."""
+        self.tokens = list(tokens)
+        return 0
+
+    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
+        """One pass over `nodes`."""
+        assert (tree.parent[nodes[1:]] >= 0).all()
+        self._clock.target_pass(len(nodes))
+        self._checked = set(nodes.tolist())
+
+    def row(self, node: int) -> int:
+        """Stands for the address of a node's logits: 0 if they were not asked for."""
+        return int(node in self._checked)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Keep the accepted path."""
+        self.tokens.extend(tree.token[list(path)].tolist())
+
+    def rewind(self, length: int) -> None:
+        """Keep the first `length` tokens."""
+        del self.tokens[length:]
+
+
+class ReplaySampler:
+    """Draws the recorded tokens."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = tokens
+
+    def draw(self, row: int, index: int) -> int:
+        """Token number `index` of the reply."""
+        assert row, "a node that the target did not check"
+        return self._tokens[index]
+
+    def accept(self, token: int) -> None:
+        """Take note of nothing."""
+
+
+def replay(
+    text: RecordedText,
+    policy: Policy,
+    source: Source,
+    clock: Clock,
+    *,
+    on_step: Callable[[int], None] = lambda _num_tokens: None,
+) -> Result:
+    """Let `policy` write the text again.
+
+    Args:
+        policy: a fresh one; `priced` gets the machine's own prices.
+        on_step: called with the number of emitted tokens before every step; it may change the
+            clock.
+    """
+    if isinstance(policy, PricedPolicy) and not hasattr(policy, "target"):
+        policy.set_prices(clock.machine.target, clock.machine.draft)
+    # The loop asks of these three no more than they have.
+    drafter = cast(ModelDrafter, ReplayDrafter(source, clock))
+    target = cast(TreeCache, ReplayTarget(clock))
+    sampler = cast(Sampler, ReplaySampler(text.tokens))
+    ends = np.array(text.end_tokens, np.int32)
+    decoder = SpeculativeDecoder(target, ends, drafter=drafter, policy=policy)
+    decoder.tree = TokenTree(CAPACITY, NUM_CANDIDATES)  # a cache takes trees of one size only
+    result = Result(target_passes=clock.target_passes, draft_passes=clock.draft_passes)
+    with mock.patch("time.perf_counter", clock.read):
+        decoder.begin(text.prompt, Ranking(GREEDY, 0))
+        emitted = 0
+        on_step(emitted)
+        for step in decoder.generate(text.prompt[-1], sampler, len(text.tokens)):
+            emitted += len(step.tokens)
+            result.marks.append(Mark(emitted, clock.now, len(step.nodes)))
+            on_step(emitted)
+    return result

@@ -1,0 +1,125 @@
+"""`replay synthetic`: priced against the best chain where the draft's acceptance is known."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import click
+import numpy as np
+from rich.progress import track
+
+from benchmarks import report
+from benchmarks.replay.ablations import WithoutAccount
+from benchmarks.replay.command import CHAINS, SIMULATION, STDERR, mean
+from benchmarks.replay.curves import find_machine
+from benchmarks.replay.simulation import Clock, Result, replay
+from benchmarks.replay.synthetic import END, Chance, SyntheticSource, fresh_tokens, made_up, varied
+from dyspec_edge.bench.circumstances import circumstances
+from dyspec_edge.policy import Policy
+from dyspec_edge.policy.chain import ChainPolicy
+from dyspec_edge.policy.priced import PricedPolicy
+
+ACCEPTANCES = (0.5, 0.7, 0.8, 0.9)
+ENDS = np.array([END], np.int32)
+KINDS: dict[str, Callable[[float, int], Chance]] = {
+    "same everywhere": lambda a, _seed: lambda _index: a,
+    "varied": varied,
+}
+
+STRANDED = 0.02
+"""A text in whose second half fewer steps than this check a draft has given the draft up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A draft, and one text for each seed."""
+
+    kind: str
+    acceptance: float
+    num_tokens: int
+
+    def replay(self, policy: Policy, seed: int, clock: Clock) -> Result:
+        tokens = fresh_tokens(self.num_tokens + 1, seed)
+        text = made_up(tokens[:1], tokens[1:])
+        source = SyntheticSource(text, KINDS[self.kind](self.acceptance, seed), seed=seed)
+        return replay(text, policy, source, clock)
+
+
+@click.command()
+@click.option("--curve", "curves", multiple=True, default=("f16-ram", "gpu-8b"))
+@click.option("--texts", "num_texts", default=6, show_default=True, help="Made-up texts a case.")
+@click.option("--tokens", default=512, show_default=True, help="Tokens of a text.")
+def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
+    """Priced against the best chain, on made-up drafts of known acceptance."""
+    machines = [find_machine(name) for name in curves]
+    cases = [_Case(kind, a, tokens) for kind in KINDS for a in ACCEPTANCES]
+    rows, document = [], []
+    for case in track(cases, "replaying", console=STDERR):
+
+        @cache
+        def chain(k: int, seed: int, case: _Case = case) -> Result:
+            return case.replay(ChainPolicy(k, ENDS), seed, Clock(machines[0]))
+
+        for machine in machines:
+            chains = {
+                k: mean([chain(k, seed).speedup(machine) for seed in range(num_texts)])
+                for k in CHAINS
+            }
+            best = max(chains, key=lambda k: chains[k])
+            found: dict[str, Any] = {"best_chain": best, "chain": chains[best]}
+            for name, policy in (("priced", PricedPolicy), ("without account", WithoutAccount)):
+                results = [
+                    case.replay(policy(ENDS), seed, Clock(machine)) for seed in range(num_texts)
+                ]
+                found[name] = [result.speedup(machine) for result in results]
+                found[f"stranded, {name}"] = sum(map(_is_stranded, results))
+            document.append(
+                {
+                    "curve": machine.name,
+                    "confidence": case.kind,
+                    "acceptance": case.acceptance,
+                    **found,
+                }
+            )
+            rows.append(
+                (
+                    machine.name,
+                    case.kind,
+                    f"{case.acceptance:g}",
+                    f"{chains[best]:.2f} `chain:{best}`",
+                    f"**{mean(found['priced']):.2f}** ({min(found['priced']):.2f})",
+                    f"{mean(found['priced']) / chains[best]:.2f}x",
+                    f"{found['stranded, priced']} of {num_texts}",
+                    f"{mean(found['without account']):.2f} ({min(found['without account']):.2f})",
+                    f"{found['stranded, without account']} of {num_texts}",
+                )
+            )
+    rows.sort(key=lambda row: row[:2])
+    print(SIMULATION)
+    report.show(
+        f"SIMULATED speed against plain decoding, geometric mean (worst text) of {num_texts} "
+        f"made-up texts of {tokens} tokens; drafts of known acceptance",
+        (
+            "curve",
+            "confidence",
+            "acceptance",
+            "best chain, chosen afterwards",
+            "priced",
+            "against the chain",
+            "draft given up",
+            "without the account",
+            "draft given up",
+        ),
+        rows,
+    )
+    where = circumstances({}, 1, report.PROGRAM)
+    report.finish(where, {"simulation": True, "cases": document})
+
+
+def _is_stranded(result: Result) -> bool:
+    late = [mark for mark in result.marks if mark.num_tokens > result.num_tokens / 2]
+    return statistics.mean(mark.num_rows > 1 for mark in late) < STRANDED
