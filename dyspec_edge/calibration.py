@@ -13,7 +13,7 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -233,7 +233,7 @@ class Calibrator:
                 report(1.0)
                 return kept.scaled(factor), False
         curve = measure_curve(cache, sizes, report)
-        self._shelf.save(key, {"sizes": curve.sizes, "seconds": curve.seconds})
+        self._shelf.save(key, asdict(curve))
         return curve, True
 
 
@@ -248,7 +248,10 @@ def _as_curve(document: Any) -> CostCurve | None:
     try:
         sizes = tuple(int(n) for n in document["sizes"])
         seconds = tuple(float(s) for s in document["seconds"])
+        padded = bool(document["padded"])
     except (KeyError, TypeError, ValueError):
         return None
     sound = len(sizes) == len(seconds) > 0 and sizes[0] == 1 and sorted(set(sizes)) == [*sizes]
-    return CostCurve(sizes, seconds) if sound and all(0 < s < 1e6 for s in seconds) else None
+    return (
+        CostCurve(sizes, seconds, padded) if sound and all(0 < s < 1e6 for s in seconds) else None
+    )

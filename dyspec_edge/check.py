@@ -125,7 +125,7 @@ def _compare(
         adapters=adapters,
     )
     try:
-        batch = Batch(n, 1)
+        batch = Batch(n)
         tokens = _tokens(model, n)
         together = _evaluate(context, batch, tokens, 0)
         context.clear()
@@ -151,7 +151,7 @@ def _tokens(model: Model, n: int) -> list[int]:
 def _evaluate(context: Context, batch: Batch, tokens: Sequence[int], first: int) -> Rows:
     """A copy of the logits of `tokens`, float32[n, num_vocab]."""
     batch.clear()
-    batch.add_shared(tokens, first, 1, output=True)
+    batch.add(tokens, first, output=True)
     context.decode(batch)
     base, size = context.logits_address(), 4 * context.model.num_vocab
     return np.stack([context.row_view(base + size * i) for i in range(len(tokens))])

@@ -1,7 +1,8 @@
 """What passes cost on this machine, and whether drafting can pay at those prices.
 
-A curve is measured once, with straight lines between its points, and goes straight on beyond the
-last one.  While text is generated it is corrected by the passes that really happen.
+A curve is measured once and goes straight on beyond its last point.  Kernels work on blocks of
+rows, so that a pass may cost more than a larger one: passes are filled up to the next size that
+was measured.  While text is generated the curve is corrected by the passes that really happen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,13 @@ from dyspec_edge.cache import TreeCache
 
 Seconds = npt.NDArray[np.float64]
 
-TARGET_SIZES = (1, 2, 4, 8, 16, 32, 64)
-DRAFT_SIZES = (1, 2, 4, 8, 16)
+TARGET_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 48, 64)
+DRAFT_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24)
 SLOW_SIZES = (1, 8, 32)
 """Rows of the passes that are measured; the last ones where a pass takes `SLOW_SECONDS`."""
 
 SLOW_SECONDS = 0.5
-LONGEST_MEASUREMENT = 6.0
+LONGEST_MEASUREMENT = 8.0
 """Seconds; sizes that would take longer are left to the straight line."""
 
 LONGEST_CHAIN = 32
@@ -40,28 +41,44 @@ class CostCurve:
     Attributes:
         sizes: ascending, the first is 1.
         seconds: of a pass over that many rows.
+        padded: passes are filled up to the next of `sizes` (TreeCache.pad_to), so the curve has
+            steps; otherwise there are straight lines between its points.
     """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
+    padded: bool = False
+
+    @property
+    def pass_sizes(self) -> tuple[int, ...]:
+        """What passes are to be filled up to; empty: nothing."""
+        return self.sizes if self.padded else ()
 
     def at(self, num_rows: int) -> float:
         """Seconds of a pass over `num_rows` rows."""
-        last = self.sizes[-1]
-        if num_rows <= last:
-            return float(np.interp(num_rows, self.sizes, self.seconds))
-        if len(self.sizes) == 1:
-            return self.seconds[0] * num_rows / last
-        slope = (self.seconds[-1] - self.seconds[-2]) / (last - self.sizes[-2])
-        return self.seconds[-1] + max(0.0, slope) * (num_rows - last)
+        return float(self._at(np.array([num_rows]))[0])
 
     def table(self, largest: int) -> Seconds:
         """float64[largest + 1], entry n for n rows; no rows cost nothing."""
-        return np.array([0.0, *(self.at(n) for n in range(1, largest + 1))])
+        seconds = self._at(np.arange(largest + 1))
+        seconds[0] = 0.0
+        return seconds
 
     def scaled(self, factor: float) -> CostCurve:
         """The same curve at another speed."""
-        return CostCurve(self.sizes, tuple(factor * s for s in self.seconds))
+        return replace(self, seconds=tuple(factor * s for s in self.seconds))
+
+    def _at(self, num_rows: npt.NDArray[np.int64]) -> Seconds:
+        last, longest = self.sizes[-1], self.seconds[-1]
+        if self.padded:
+            inside = np.minimum(np.searchsorted(self.sizes, num_rows), len(self.sizes) - 1)
+            found: Seconds = np.take(self.seconds, inside)
+        else:
+            found = np.interp(num_rows, self.sizes, self.seconds)
+        slope = longest / last
+        if len(self.sizes) > 1:
+            slope = max(0.0, (longest - self.seconds[-2]) / (last - self.sizes[-2]))
+        return found + slope * np.maximum(0, num_rows - last)
 
 
 class LiveCurve:
@@ -95,7 +112,6 @@ class LiveCurve:
         self._common = 0.0
         self._own = np.zeros(len(curve.sizes))
         self._num_seen = np.zeros(len(curve.sizes), np.int64)
-        self._rows = np.arange(largest + 1)
 
     @property
     def factor(self) -> float:
@@ -149,8 +165,12 @@ class LiveCurve:
         self._correct()
 
     def _correct(self) -> None:
-        own = np.interp(self._rows, self.curve.sizes, self._own)
-        self.table[:] = self._base * np.exp(self._common + own)
+        factors = np.exp(self._common + self._own)
+        points = np.multiply(self.curve.seconds, factors)
+        corrected = replace(self.curve, seconds=tuple(points.tolist()))
+        last = min(self.curve.sizes[-1], len(self.table) - 1)
+        self.table[: last + 1] = corrected.table(last)
+        self.table[last + 1 :] = factors[-1] * self._base[last + 1 :]
 
 
 def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) -> float:
@@ -194,7 +214,14 @@ def measure_curve(
         # Rows are about what a pass costs.
         report(0.05 + 0.95 * sum(found) / sum(wanted))
     report(1.0)
-    return CostCurve(tuple(found), tuple(found.values()))
+    return CostCurve(tuple(found), tuple(found.values())) if slow else _padded(found)
+
+
+def _padded(seconds: dict[int, float]) -> CostCurve:
+    """A curve with those sizes than which no larger one is cheaper."""
+    worth = [n for n in seconds if all(seconds[n] < seconds[m] for m in seconds if m > n)]
+    sizes = tuple(sorted({1, *worth}))
+    return CostCurve(sizes, tuple(seconds[n] for n in sizes), padded=True)
 
 
 LENGTHS = (4, 8)

@@ -244,6 +244,9 @@ def set_prices(
     draft = decoder.drafter.cache if decoder.drafter else None
     calibration = calibrator.calibrate(decoder.target, draft, report)
     policy.set_prices(calibration.target, calibration.draft)
+    decoder.target.pad_to(calibration.target.pass_sizes)
+    if draft is not None and calibration.draft is not None:
+        draft.pad_to(calibration.draft.pass_sizes)
     if not policy.has_headroom():
         policy.set_prices(calibration.target, None)
     return calibration

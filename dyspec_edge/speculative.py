@@ -129,7 +129,7 @@ class SpeculativeDecoder:
             drafter.start_step(target.tokens, index)
         if policy is not None and room > 1:
             nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
-        grown = time.perf_counter()
+        grown, rows_before = time.perf_counter(), target.num_rows
         target.evaluate(tree, nodes)
         evaluated = time.perf_counter()
         path, bonus = self.verifier.walk(tree, target.row, sampler, index)
@@ -147,7 +147,7 @@ class SpeculativeDecoder:
                 tree,
                 path,
                 tokens,
-                num_rows=len(nodes),
+                num_rows=target.num_rows - rows_before,
                 target_seconds=committed - grown - (walked - evaluated),
                 seconds=seconds - (walked - evaluated),
             )

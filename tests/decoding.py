@@ -67,13 +67,13 @@ class PlainReference:
     def __init__(self, path: Path, num_ctx: int = 512) -> None:
         self._model = Model(path)
         self._context = open_context(self._model, num_ctx=num_ctx, num_outputs=num_ctx)
-        self._batch = Batch(self._context.max_rows, 1)
+        self._batch = Batch(self._context.max_rows)
 
     def logits(self, tokens: Sequence[int]) -> Rows:
         """float32[n, num_vocab], the logits after each of `tokens`."""
         self._context.clear()
         self._batch.clear()
-        self._batch.add_shared(tokens, 0, 1, output=True)
+        self._batch.add(tokens, 0, output=True)
         self._context.decode(self._batch)
         base, num_vocab = self._context.logits_address(), self._model.num_vocab
         return np.stack(
@@ -175,7 +175,7 @@ def reply(
 
 def evaluate_root(cache: TreeCache, token: int) -> Rows:
     """The logits after one more token, which is not committed; float32[num_vocab]."""
-    tree = TokenTree(len(cache._seq), 1)
+    tree = TokenTree(cache.tree_capacity, 1)
     tree.reset(token)
     cache.evaluate(tree, np.zeros(1, np.int32))
     row: Rows = cache.context.row_view(cache.row(0)).copy()

@@ -196,14 +196,6 @@ def test_sliding_windows_can_be_rewound(tiny_sliding: TinyPair) -> None:
     plain.close()
 
 
-def test_positions_follow_depth_not_the_batch(cache: TreeCache) -> None:
-    cache.prefill(text(20))
-    tree = grown(binary, root=300)
-    order = depth_first(tree.parent, tree.size)
-    cache.evaluate(tree, order)
-    assert cache._batch.pos[: tree.size].tolist() == (20 + tree.depth[order]).tolist()
-
-
 @pytest.mark.parametrize("passes", [depth_first_pass, layered_passes, scattered_passes])
 def test_a_commit_leaves_what_a_fresh_prefill_would(
     cache: TreeCache,
@@ -249,6 +241,54 @@ def test_what_was_not_evaluated_is_not_committed(
     cache.evaluate(following, depth_first(following.parent, following.size)[1:])
     rows |= copy_rows(cache, list(range(1, following.size)))
     assert_rows_are_right(reference, [*seen, *unread], following, rows)
+
+
+def test_more_unread_tokens_than_a_pass_takes(tiny_target: Path) -> None:
+    unread = text(600, seed=2)
+    plain = PlainReference(tiny_target, num_ctx=768)
+    tree = grown(bushy, root=300)
+    with opened_cache(tiny_target, num_ctx=768, num_sequences=80, capacity=CAPACITY) as cache:
+        cache.prefill(text(20))
+        passes = cache.num_passes
+        cache.evaluate(tree, depth_first(tree.parent, tree.size), unread)
+        assert cache.num_passes - passes == 2
+        assert cache.tokens == [*text(20), *unread]
+        rows = copy_rows(cache, range(tree.size))
+        assert_rows_are_right(plain, cache.tokens, tree, rows)
+    plain.close()
+
+
+@pytest.mark.parametrize("passes", [depth_first_pass, layered_passes, scattered_passes])
+def test_padding_changes_nothing(
+    tiny_target: Path,
+    reference: PlainReference,
+    passes: Callable[[TreeCache, TokenTree], dict[int, Rows]],
+) -> None:
+    rng = np.random.default_rng(4)
+    expected = text(20)
+    with opened_cache(tiny_target, num_sequences=80, capacity=CAPACITY) as cache:
+        cache.prefill(expected)
+        cache.pad_to((3, 7, 12, 48, 90))
+        for step, grow in enumerate([chain, bushy, root_alone, comb, binary, bushy]):
+            tree, before = grown(grow, root=300 + step, seed=step), cache.num_rows
+            assert_rows_are_right(reference, expected, tree, passes(cache, tree))
+            assert cache.num_rows - before > tree.size
+            path = tree.path(int(rng.integers(tree.size)))
+            cache.commit(tree, path)
+            expected = [*expected, *tree.token[path].tolist()]
+            assert cache.tokens == expected
+        wanted = reference.logits([*expected, 300])[-1]
+        assert np.abs(evaluate_root(cache, 300) - wanted).max() < CLOSE
+
+
+def test_padding_goes_no_further_than_the_last_size(cache: TreeCache) -> None:
+    cache.prefill(text(20))
+    tree = grown(star, root=300)
+    cache.pad_to((1, 4))
+    before = cache.num_rows
+    cache.evaluate(tree, depth_first(tree.parent, tree.size))
+    cache.pad_to(())
+    assert cache.num_rows - before == tree.size > 4
 
 
 def test_prefill_reads_only_what_is_new(cache: TreeCache, reference: PlainReference) -> None:

@@ -32,9 +32,11 @@ def test_tables_and_a_verdict(run: Run, tiny_pair: TinyPair) -> None:
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["rows", "target", "pass", "of", "one", "row", "draft", "pass"]
-    assert [int(line.split()[0]) for line in lines[1:8]] == list(TARGET_SIZES)
+    sizes = [int(line.split()[0]) for line in lines[1 : lines.index("")]]
+    assert set(sizes) <= set(TARGET_SIZES)
+    assert sizes[0] == 1
     assert "1.00x" in lines[1]
-    assert lines[9].split()[-4:] == ["0.5", "0.7", "0.8", "0.9"]
+    assert lines[lines.index("") + 1].split()[-4:] == ["0.5", "0.7", "0.8", "0.9"]
     assert "tokens drafted by the draft model" in result.stdout
     assert "tokens copied from the text" in result.stdout
     assert lines[-1].startswith("this target on this machine is ")
@@ -43,8 +45,9 @@ def test_tables_and_a_verdict(run: Run, tiny_pair: TinyPair) -> None:
 def test_one_json_document(run: Run, tiny_pair: TinyPair) -> None:
     result = run("-m", str(tiny_pair.target), "-md", str(tiny_pair.draft), "--json")
     document = json.loads(result.stdout)
-    assert list(document["target_seconds"]) == [str(n) for n in TARGET_SIZES]
-    assert list(document["draft_seconds"]) == [str(n) for n in DRAFT_SIZES]
+    assert set(map(int, document["target_seconds"])) <= set(TARGET_SIZES)
+    assert set(map(int, document["draft_seconds"])) <= set(DRAFT_SIZES)
+    assert document["target_seconds"]["1"] > 0 < document["draft_seconds"]["1"]
     assert document["measured"] is True
     assert document["verdict"]
     alone = json.loads(run("-m", str(tiny_pair.target), "--json").stdout)

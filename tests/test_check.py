@@ -62,17 +62,15 @@ def test_an_adapter_is_part_of_the_target(tiny_target: Path, tmp_path: Path) -> 
 def test_a_backend_that_errs_in_large_passes_is_found(
     tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    original = Batch.add_shared
+    original = Batch.add
 
-    def off_by_one(
-        self: Batch, tokens: Sequence[int], first: int, num_ids: int, *, output: bool
-    ) -> None:
-        original(self, tokens, first, num_ids, output=output)
+    def off_by_one(self: Batch, tokens: Sequence[int], first: int, *, output: bool) -> None:
+        original(self, tokens, first, output=output)
         if output and len(tokens) == 16 and next(turns) == role:
             self.token[3] += 1  # as if row 3 had been computed with its neighbour's data
 
     turns = iter(["target", "draft"])
-    monkeypatch.setattr(Batch, "add_shared", off_by_one)
+    monkeypatch.setattr(Batch, "add", off_by_one)
     for report in compare_passes(tiny_config(*tiny_pair)):
         assert report.ok == (report.role != role)
         if report.role == role:

@@ -104,6 +104,32 @@ def test_corrections_are_kept_and_foreign_ones_refused() -> None:
         other.restore({})
 
 
+def test_a_padded_curve_has_steps() -> None:
+    curve = CostCurve((1, 4, 8), (1.0, 1.5, 2.5), padded=True)
+    assert curve.pass_sizes == (1, 4, 8)
+    assert CURVE.pass_sizes == ()
+    wanted = [0.0, 1.0, 1.5, 1.5, 1.5, 2.5, 2.5, 2.5, 2.5, 2.75, 3.0]
+    assert curve.table(10) == pytest.approx(wanted)
+    corrected = LiveCurve(curve, 10)
+    for _ in range(3):
+        corrected.observe(4, 3.0)
+    assert corrected.table[2] == corrected.table[4] > 1.9
+    assert corrected.table[5] == pytest.approx(2.5, rel=0.02)
+
+
+def test_sizes_that_are_dearer_than_a_larger_one_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine whose kernels work on blocks of sixteen rows."""
+    truth = CostCurve((1, 8, 12, 16, 20, 64), (0.01, 0.04, 0.05, 0.035, 0.036, 0.1))
+    cache = FakeCache(truth, monkeypatch)
+    curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES)
+    assert not {8, 12} & set(curve.sizes)
+    assert curve.sizes[0] == 1
+    assert {16, 20, 64} <= set(curve.sizes)
+    assert curve.at(9) == pytest.approx(0.035)
+
+
 class FakeCache:
     """Passes whose time passes on a clock of its own."""
 
@@ -121,8 +147,8 @@ class FakeCache:
 @pytest.mark.parametrize(
     ("plain", "sizes", "limit"),
     [
-        (0.01, (1, 2, 4, 8, 16, 32, 64), 4),
-        (0.2, (1, 2, 4, 8, 16, 32), 6),
+        (0.01, cost.TARGET_SIZES, 4),
+        (0.2, (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24), 8),
         (1.8, (1, 8, 32), 10),
     ],
 )
@@ -135,7 +161,8 @@ def test_measuring_takes_seconds(
     done: list[float] = []
     curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES, done.append)
     assert curve.sizes == sizes
-    assert curve.table(64) == pytest.approx(truth.table(64))
+    assert curve.padded != streamed
+    assert [curve.at(n) for n in sizes] == pytest.approx([truth.at(n) for n in sizes])
     assert cache.now < limit
     assert done == sorted(done)
     assert done[-1] == 1.0

@@ -63,13 +63,10 @@ def prompt_of(num_sequences: int, batch: Batch) -> None:
     """Ten shared tokens, then three rows for each sequence; the first of them wants no output."""
     batch.clear()
     tokens = np.random.default_rng(1).choice(tiny.VOCABULARY.normal, 10).tolist()
-    batch.add_shared(tokens, 0, num_sequences, output=False)
+    batch.add(tokens, 0, range(num_sequences), output=False)
     for seq in range(num_sequences):
         for position, output in ((10, False), (11, True), (12, True)):
-            token = np.array([3 + 256 + 7 * seq + position], np.int32)
-            place = np.array([position], np.int32)
-            offsets, ids = np.array([0, 1], np.int32), np.array([seq], np.int32)
-            batch.add(token, place, offsets, ids, output=output)
+            batch.add([3 + 256 + 7 * seq + position], position, [seq], output=output)
 
 
 @pytest.mark.parametrize("num_sequences", [1, 4])
@@ -77,7 +74,7 @@ def prompt_of(num_sequences: int, batch: Batch) -> None:
 def test_candidates_of_a_pass(tiny_target: Path, num_sequences: int, limit: int) -> None:
     """Several rows of several sequences in one decode, twice, so that a graph is used again."""
     with opened_context(tiny_target, num_sequences) as context:
-        batch = Batch(context.max_rows, num_sequences)
+        batch = Batch(context.max_rows)
         prompt_of(num_sequences, batch)
         rows = np.flatnonzero(batch.output[: batch.size]).tolist()
         context.decode(batch)
@@ -96,8 +93,8 @@ def test_candidates_of_a_pass(tiny_target: Path, num_sequences: int, limit: int)
 def test_rows_that_all_sequences_share(tiny_target: Path) -> None:
     """As passes are timed: every row carries every id."""
     with opened_context(tiny_target, 16) as context:
-        batch = Batch(context.max_rows, 16)
-        batch.add_shared([5, 6, 7, 8], 0, 16, output=True)
+        batch = Batch(context.max_rows)
+        batch.add([5, 6, 7, 8], 0, range(16), output=True)
         context.decode(batch)
         wanted = on_host(context, 4, NUM_VOCAB)
         assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
@@ -108,8 +105,8 @@ def test_rows_that_all_sequences_share(tiny_target: Path) -> None:
 
 def test_logits_stay_where_they_are(tiny_target: Path) -> None:
     with opened_context(tiny_target) as context:
-        batch = Batch(context.max_rows, 1)
-        batch.add_shared([5], 0, 1, output=True)
+        batch = Batch(context.max_rows)
+        batch.add([5], 0, output=True)
         assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
         context.decode(batch)
         ids, logits, _ = on_device(context, [0])
@@ -119,8 +116,8 @@ def test_logits_stay_where_they_are(tiny_target: Path) -> None:
 
 def test_a_vocabulary_smaller_than_k(tiny_six: TinyPair) -> None:
     with opened_context(tiny_six.target) as context:
-        batch = Batch(context.max_rows, 1)
-        batch.add_shared([1, 3, 4], 0, 1, output=True)
+        batch = Batch(context.max_rows)
+        batch.add([1, 3, 4], 0, output=True)
         context.decode(batch)
         wanted = on_host(context, 3, 6)
         assert context.attach_candidates(num_vocab=6, k=K)
@@ -136,8 +133,8 @@ def test_logits_that_are_no_numbers(tmp_path: Path, value: float, fails: bool) -
     bias = tiny.VOCABULARY.bias()
     bias[300] = value
     with opened_context(tiny.write_model(tmp_path / "broken.gguf", bias=bias)) as context:
-        batch = Batch(context.max_rows, 1)
-        batch.add_shared([1, 270], 0, 1, output=True)
+        batch = Batch(context.max_rows)
+        batch.add([1, 270], 0, output=True)
         context.decode(batch)
         row = context.row_view(context.logits_address())
         np.testing.assert_array_equal(row[300], value)
@@ -154,8 +151,8 @@ def test_logits_that_are_no_numbers(tmp_path: Path, value: float, fails: bool) -
 
 def test_a_row_that_wanted_no_logits(tiny_target: Path) -> None:
     with opened_context(tiny_target) as context:
-        batch = Batch(context.max_rows, 1)
-        batch.add_shared([5, 6], 0, 1, output=False)
+        batch = Batch(context.max_rows)
+        batch.add([5, 6], 0, output=False)
         batch.output[1] = 1
         assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
         context.decode(batch)
@@ -205,8 +202,8 @@ def test_the_host_does_it_where_the_device_lacks_an_operation(
         return resolve(name)
 
     with opened_context(tiny_target) as context, caplog.at_level(logging.DEBUG):
-        batch = Batch(context.max_rows, 1)
-        batch.add_shared([5, 6], 0, 1, output=True)
+        batch = Batch(context.max_rows)
+        batch.add([5, 6], 0, output=True)
         context.decode(batch)
         wanted = on_host(context, 2, NUM_VOCAB)
         monkeypatch.setattr(candidates, "_address", address)

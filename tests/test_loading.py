@@ -643,7 +643,7 @@ def test_decoders_of_several_policies_share_the_weights(
         policy = parse(spec, models.target.end_tokens)
         decoder = models.decoder(policy, "match", drafts=policy is not None)
         assert (decoder.drafter is None) == (spec == "none")
-        assert decoder.target.num_sequences == (8 if spec == "dyspec:8" else 1)
+        assert decoder.target.context.num_sequences == (8 if spec == "dyspec:8" else 1)
         engine = Engine(config, Loaded(decoder, models, None))
         replies.append(engine.generate(PROMPT, sampling=WARM, max_tokens=40))
         assert len(decoder.tree.token) == (policy.tree_capacity if policy else 1)

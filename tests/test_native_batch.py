@@ -6,85 +6,44 @@ import ctypes
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dyspec_edge import native
 from dyspec_edge.native import library
 
 
-class Batch:
-    """The arrays of a llama_batch."""
-
-    def __init__(self, capacity: int) -> None:
-        self.token = np.full(capacity, -7, np.int32)
-        self.pos = np.full(capacity, -7, np.int32)
-        self.n_seq_id = np.full(capacity, -7, np.int32)
-        self.seq_id = np.zeros(capacity, np.uint64)
-        self.logits = np.full(capacity, -7, np.int8)
-
-    def fill(
-        self, n0: int, sets: list[list[int]], output: bool, num_seq: int = 256
-    ) -> tuple[int, object]:
-        n = len(sets)
-        offsets = np.cumsum([0, *map(len, sets)]).astype(np.int32)
-        ids = np.array([i for members in sets for i in members], np.int32)
-        tokens, positions = np.arange(n, dtype=np.int32) + 10, np.arange(n, dtype=np.int32) + 20
-        filled = native.fill_batch(
-            self.token,
-            self.pos,
-            self.n_seq_id,
-            self.seq_id,
-            self.logits,
-            n0,
-            tokens,
-            positions,
-            offsets,
-            ids,
-            output,
-            num_seq,
-        )
-        return filled, ids
-
-    def ids(self, row: int) -> list[int]:
-        """What llama.cpp would read there."""
-        pointer = ctypes.cast(int(self.seq_id[row]), ctypes.POINTER(ctypes.c_int32))
-        return pointer[: int(self.n_seq_id[row])]
+def ids(batch: native.Batch, row: int) -> list[int]:
+    """What llama.cpp would read there."""
+    pointer = ctypes.cast(int(batch.seq_id[row]), ctypes.POINTER(ctypes.c_int32))
+    return pointer[: int(batch.num_seq_id[row])]
 
 
 def test_rows_are_written_where_they_belong() -> None:
-    batch = Batch(6)
-    first, keep_first = batch.fill(0, [[0, 1, 2]], output=False)
-    second, keep_second = batch.fill(first, [[0, 1], [2], [1]], output=True)
-    assert (first, second) == (1, 4)
-    assert batch.token.tolist() == [10, 10, 11, 12, -7, -7]
-    assert batch.pos.tolist() == [20, 20, 21, 22, -7, -7]
-    assert batch.n_seq_id.tolist() == [3, 2, 1, 1, -7, -7]
-    assert batch.logits.tolist() == [0, 1, 1, 1, -7, -7]
-    assert [batch.ids(row) for row in range(4)] == [[0, 1, 2], [0, 1], [2], [1]]
-    assert batch.seq_id[4:].tolist() == [0, 0]
-    del keep_first, keep_second
+    batch = native.Batch(6)
+    batch.add([10, 11], 20, (0, 1, 2), output=False)
+    batch.add([12], 22, output=True)
+    assert batch.size == 3
+    assert batch.token.tolist() == [10, 11, 12, 0, 0, 0]
+    assert batch.pos.tolist() == [20, 21, 22, 0, 0, 0]
+    assert batch.output.tolist() == [0, 0, 1, 0, 0, 0]
+    assert [ids(batch, row) for row in range(3)] == [[0, 1, 2], [0, 1, 2], [0]]
+    batch.clear()
+    batch.add([], 0, output=True)
+    assert batch.size == 0
 
 
-def test_no_rows() -> None:
-    assert Batch(2).fill(2, [], output=True)[0] == 2
+def test_rows_that_do_not_fit() -> None:
+    batch = native.Batch(3)
+    batch.add([1, 2], 0, output=True)
+    with pytest.raises(ValueError, match="2 and 2 rows do not fit into 3"):
+        batch.add([3, 4], 2, output=True)
+    assert batch.size == 2
 
 
-@pytest.mark.parametrize("n0", [-1, 2, 3])
-def test_rows_that_do_not_fit(n0: int) -> None:
-    with pytest.raises(ValueError, match="capacity 3"):
-        Batch(3).fill(n0, [[0], [0]], output=True)
-
-
-def test_a_row_without_ids() -> None:
-    with pytest.raises(ValueError, match="no ids"):
-        Batch(3).fill(0, [[0], []], output=True)
-
-
-@pytest.mark.parametrize("seq", [-1, 4, 1000])
-def test_an_id_that_does_not_exist(seq: int) -> None:
-    with pytest.raises(ValueError, match=r"outside 0\.\.3"):
-        Batch(3).fill(0, [[0, seq]], output=True, num_seq=4)
+@pytest.mark.parametrize("sequences", [[], [-1], [0, 256]])
+def test_ids_that_do_not_exist(sequences: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"at least one from 0\.\.255"):
+        native.Batch(3).add([1], 0, sequences, output=True)
 
 
 def test_abort_flag() -> None:
@@ -110,8 +69,14 @@ def test_the_header_and_its_copy_for_ctypes_agree() -> None:
     for struct, copy in (
         ("expansion", library.ExpansionStruct),
         ("batch", library.BatchStruct),
+        ("llama", library.LlamaStruct),
+        ("cache", library.CacheStruct),
+        ("drafter", library.DrafterStruct),
+        ("planner", library.PlannerStruct),
+        ("ranking", library.RankingStruct),
     ):
         body = re.search(rf"typedef struct dyspec_{struct} {{(.*?)}}", header, re.DOTALL)
         assert body is not None
         plain = re.sub(r"//.*", "", body[1])
-        assert re.findall(r"(\w+);", plain) == [field[0] for field in copy._fields_]
+        names = re.findall(r"(\w+)(?:\[\d+\]|\)\([^;]*\))?;", plain)
+        assert names == [field[0] for field in copy._fields_]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+from ctypes import c_int32
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +15,85 @@ from hypothesis import strategies as st
 
 from dyspec_edge import native
 from dyspec_edge.errors import DyspecError
+from dyspec_edge.native.library import OUT_OF_SEQUENCES, lib, pointer
 
 Ints = npt.NDArray[np.int32]
+
+
+class Placement(NamedTuple):
+    """Sequence ids of the rows of one batch.
+
+    Attributes:
+        offsets: int32[n + 1]; row i carries ids[offsets[i]:offsets[i + 1]], its own one first.
+        ids: int32[offsets[n]].
+        copies: int32[m, 3] of (source id, new id, depth): before the batch is decoded, the cells
+            at depths 0..depth of the source are to be given to the new id.
+        num_used: ids 0..num_used-1 are taken now.
+    """
+
+    offsets: Ints
+    ids: Ints
+    copies: Ints
+    num_used: int
+
+
+def place(
+    nodes: Ints,
+    parent: Ints,
+    depth: Ints,
+    seq: Ints,
+    continued: npt.NDArray[np.uint8],
+    num_used: int,
+    num_seq: int,
+) -> Placement:
+    """Give the nodes of one batch their sequence ids.
+
+    A node's first child continues on its id, a later child takes the next unused id.  The root
+    (node 0) counts as placed with id 0; if it is in `nodes`, it comes first and carries all ids
+    that are taken.
+
+    Args:
+        nodes: int32[n], parents before children, each node's parent placed already or earlier.
+        parent: int32[capacity].
+        depth: int32[capacity].
+        seq: int32[capacity], in and out, the id of each placed node, -1 elsewhere.
+        continued: uint8[capacity], in and out, 1 where a child goes on with the node's id.
+        num_used: ids that are taken already.
+        num_seq: ids that there are.
+
+    Raises:
+        DyspecError: more leaves than ids; the arrays are unchanged.
+        ValueError: an order that is not allowed; the arrays are unchanged.
+    """
+    n, capacity = len(nodes), len(seq)
+    row_of = np.empty(capacity, np.int32)
+    offsets = np.empty(n + 1, np.int32)
+    ids = np.empty(n * max(num_seq, 1), np.int32)
+    copies = np.empty((n, 3), np.int32)
+    used = c_int32(num_used)
+    num_copies = lib.dyspec_place(
+        pointer(nodes, np.int32, n),
+        n,
+        pointer(parent, np.int32, capacity),
+        pointer(depth, np.int32, capacity),
+        capacity,
+        pointer(seq, np.int32, capacity),
+        pointer(continued, np.uint8, capacity),
+        ctypes.byref(used),
+        num_seq,
+        row_of.ctypes.data,
+        offsets.ctypes.data,
+        ids.ctypes.data,
+        copies.ctypes.data,
+    )
+    if num_copies == OUT_OF_SEQUENCES:
+        raise DyspecError(
+            f"the tree of {n} rows needs more leaves than the {num_seq} sequence ids of the "
+            "context; use a smaller tree"
+        )
+    if num_copies < 0:
+        raise ValueError(f"nodes {nodes.tolist()} cannot be placed in this order")
+    return Placement(offsets, ids[: offsets[n]], copies[:num_copies], used.value)
 
 
 def random_tree(seed: int, n: int, branching: float) -> tuple[Ints, Ints]:
@@ -45,8 +125,8 @@ class Cache:
         self.used = 1
         self.cells: dict[int, set[int]] = {}
 
-    def place(self, nodes: Ints) -> native.Placement:
-        return native.place(
+    def place(self, nodes: Ints) -> Placement:
+        return place(
             nodes, self.parent, self.depth, self.seq, self.continued, self.used, self.num_seq
         )
 
@@ -55,7 +135,7 @@ class Cache:
         offsets, ids, copies, self.used = self.place(nodes)
         for source, new, last in copies.tolist():
             for node, members in self.cells.items():
-                if source in members and 1 <= self.depth[node] <= last:
+                if source in members and self.depth[node] <= last:
                     members.add(new)
         sets = [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)]
         for node, members in zip(nodes.tolist(), sets, strict=True):
@@ -107,7 +187,7 @@ def test_one_batch_sees_what_the_ancestor_mask_says(tree: tuple[Ints, Ints], spa
     cache = Cache(parent, depth, num_leaves(parent) + spare)
     cache.decode(np.arange(len(parent), dtype=np.int32))
     assert cache.used == num_leaves(parent)
-    assert cache.cells[0] == set(range(cache.num_seq)), "the root carries all ids"
+    assert cache.cells[0] == set(range(cache.used)), "the root carries all ids that are taken"
     n = len(parent)
     order = native.depth_first(parent, n)
     mask = native.ancestor_mask(parent, order, n)
@@ -143,7 +223,7 @@ def test_a_fresh_id_takes_over_the_cached_path() -> None:
     depth = np.array([0, 1, 2, 3, 3, 4], np.int32)
     cache = Cache(parent, depth, 4)
     first = cache.place(np.array([0, 1, 2, 3], np.int32))
-    assert first.ids.tolist() == [0, 1, 2, 3, 0, 0, 0]
+    assert first.ids.tolist() == [0, 0, 0, 0]
     assert first.copies.tolist() == []
     cache.used = first.num_used
     second = cache.place(np.array([4, 5], np.int32))
@@ -155,13 +235,11 @@ def test_a_fresh_id_takes_over_the_cached_path() -> None:
 def test_the_root_counts_as_placed_by_convention() -> None:
     parent, depth = np.array([-1, 0, 0], np.int32), np.array([0, 1, 1], np.int32)
     seq = np.array([0, -1, -1], np.int32)
-    placed = native.place(
-        np.array([1, 2], np.int32), parent, depth, seq, np.zeros(3, np.uint8), 1, 2
-    )
+    placed = place(np.array([1, 2], np.int32), parent, depth, seq, np.zeros(3, np.uint8), 1, 2)
     assert seq.tolist() == [0, 0, 1]
     assert placed.offsets.tolist() == [0, 1, 2]
     assert placed.ids.tolist() == [0, 1]
-    assert placed.copies.tolist() == [], "all ids have the root"
+    assert placed.copies.tolist() == [[0, 1, 0]], "a fresh id gets the root"
 
 
 def test_no_nodes() -> None:

@@ -186,7 +186,7 @@ def planner_for(rule: Rule) -> native.Planner:
 
 
 def ask(planner: native.Planner, rule: Rule) -> native.Plan:
-    return planner.plan(
+    planner.set_prices(
         acceptance=rule.a,
         worth=rule.R,
         left=rule.left,
@@ -194,6 +194,7 @@ def ask(planner: native.Planner, rule: Rule) -> native.Plan:
         first=list(rule.first.values()) if rule.first else None,
         later=list(rule.later.values()),
     )
+    return planner.plan()
 
 
 def snapshot(tree: TokenTree) -> list[list[float]]:
@@ -243,9 +244,7 @@ def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot be entered"):
         planner.enter(np.array([7], np.int32))
     with pytest.raises(ValueError, match="64 rows"):
-        native.Planner(tree, np.ones(65), num_children=K, max_leaves=4, max_confidence=0.995).plan(
-            acceptance=0.8, worth=1.0, left=9.0, max_depth=9
-        )
+        native.Planner(tree, np.ones(65), num_children=K, max_leaves=4, max_confidence=0.995).plan()
 
 
 def test_planning_is_no_burden() -> None:
@@ -258,11 +257,12 @@ def test_planning_is_no_burden() -> None:
         tree.num_candidates[node] = 64
         planner.enter(np.array([node], np.int32))
     assert tree.size > 240
+    planner.set_prices(
+        acceptance=0.8, worth=0.1, left=9.0, max_depth=99, first=[0.1] * 3, later=[0.1] * 3
+    )
     seconds = []
     for _ in range(50):
         started = time.perf_counter()
-        planner.plan(
-            acceptance=0.8, worth=0.1, left=9.0, max_depth=99, first=[0.1] * 3, later=[0.1] * 3
-        )
+        planner.plan()
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 50e-6

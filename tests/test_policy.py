@@ -14,6 +14,7 @@ from dyspec_edge.native import MAX_SEQUENCES
 from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.chain import ChainPolicy
 from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
+from dyspec_edge.policy.interface import Drafter
 from dyspec_edge.tree import TokenTree
 
 Ids = npt.NDArray[np.int32]
@@ -23,7 +24,7 @@ ENDS = np.array([2, 5], np.int32)
 FAR = 10_000
 
 
-class TableDrafter:
+class TableDrafter(Drafter):
     """Candidates that depend on the path alone, whatever the order of evaluation.
 
     Attributes:

@@ -15,6 +15,7 @@ from dyspec_edge.cost import CostCurve
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.llama import Model
 from dyspec_edge.policy import NoDrafter
+from dyspec_edge.policy.interface import Drafter
 from dyspec_edge.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
 from dyspec_edge.sampling import SamplingParams
 from dyspec_edge.tree import TokenTree
@@ -47,7 +48,7 @@ EXPERTS = (
 
 
 @dataclass
-class World:
+class World(Drafter):
     """A text that the target will write, a draft that knows some of it, and a clock.
 
     Attributes:
@@ -65,6 +66,10 @@ class World:
     num_behind: int = 0
     sizes: list[int] = field(default_factory=list)
     num_drafted: int = 0
+    recorded: list[tuple[int, float]] = field(default_factory=list)
+
+    def passes(self) -> list[tuple[int, float]]:
+        return self.recorded
 
     def read(self) -> None:
         self.now += self.slowness * self.prices[1].at(max(1, self.num_behind))
@@ -72,7 +77,9 @@ class World:
 
     def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
         behind = self.num_behind if nodes[0] == 0 else 0
-        self.now += self.slowness * self.prices[1].at(len(nodes) + behind)
+        seconds = self.slowness * self.prices[1].at(len(nodes) + behind)
+        self.now += seconds
+        self.recorded.append((len(nodes) + behind, seconds))
         self.num_behind, self.num_drafted = 0, self.num_drafted + len(nodes)
         for node in nodes.tolist():
             path = tree.token[tree.path(node)].tolist()
@@ -91,6 +98,7 @@ class World:
     def step(self, policy: PricedPolicy, tree: TokenTree, *, drafts: bool = True) -> int:
         """One step of the loop; returns the number of emitted tokens."""
         started = self.now
+        self.recorded.clear()
         tree.reset(self.text[self.at - 1])
         room = len(self.text) - self.at
         nodes = np.zeros(1, np.int32)

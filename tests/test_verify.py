@@ -18,6 +18,7 @@ from scipy.stats import chisquare
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.llama import Model
 from dyspec_edge.policy import Policy, parse
+from dyspec_edge.policy.interface import Drafter
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Row, Verifier
@@ -48,7 +49,7 @@ def rows_of(tree: TokenTree) -> Row:
     return lambda node: base + 4 * V * int(tree.token[node])
 
 
-class TableDrafter:
+class TableDrafter(Drafter):
     """Drafts from a table, as the model drafter does from logits."""
 
     def __init__(self, table: npt.NDArray[np.float32], ranking: Ranking, index: int) -> None:

@@ -7,7 +7,6 @@ smaller than the text holds its end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,9 +19,6 @@ from dyspec_edge.tree import TokenTree
 
 NUM_CANDIDATES = 64
 """Most probable tokens kept of a row of logits."""
-
-CATCH_UP = 64
-"""Unread tokens beyond this are read in a pass of their own, before the root."""
 
 
 class ModelDrafter:
@@ -38,7 +34,6 @@ class ModelDrafter:
 
     Attributes:
         ranking: the rule of the present reply.
-        rows_seconds: running total of reducing logits rows to candidates.
         longest_read: of more unread tokens than that only the last ones are read; None for all.
     """
 
@@ -54,16 +49,18 @@ class ModelDrafter:
     ) -> None:
         self.cache = cache
         self.temperature = temperature
-        self.rows_seconds = 0.0
         self.ranking: Ranking | None = None
         self.longest_read: int | None = None
         self._num_ctx = num_ctx
         self._vocab_limit = min(vocab_limit, cache.context.model.num_vocab)
         self._excluded = np.asarray(sorted(excluded), np.int32)
         self._substitute = substitute
+        self._passes: tuple[TokenTree, native.DraftPass] | None = None
+        self._has_begun = False  # passes of this step
         self._text: Sequence[int] = ()
         self._index = 0
         self._start = 0  # where in the text the draft's cache begins
+        self._unread: list[int] = []  # what the next pass reads before the root
 
     def begin(
         self,
@@ -99,9 +96,15 @@ class ModelDrafter:
         window = self._known(text[self._start_for(text) :])
         return len(window) - common_prefix(self.cache.tokens, window)
 
+    @property
+    def rows_seconds(self) -> float:
+        """Running total of reducing logits rows to candidates."""
+        return self._passes[1].rows_seconds if self._passes is not None else 0.0
+
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""
         self._text, self._index = text, index
+        self._has_begun = False
 
     def evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
         """Evaluate `nodes` in one pass and write their candidates into the tree.
@@ -112,28 +115,16 @@ class ModelDrafter:
         Raises:
             Cancelled, DecodeError: the draft's cache stays valid.
         """
-        assert self.ranking is not None, "begin() comes first"
-        if tree.token[0] >= self.cache.context.model.num_vocab:
-            tree.num_candidates[nodes] = 0  # the draft has no word for the root
-            return
-        nodes = self._readable(tree, nodes)
-        unread = self._read_ahead() if nodes[0] == 0 else []
-        self.cache.evaluate(tree, nodes, unread)
-        started = time.perf_counter()
-        n = len(nodes)
-        ids = np.empty((n, NUM_CANDIDATES), np.int32)
-        logits = np.empty((n, NUM_CANDIDATES), np.float32)
-        total = np.empty(n, np.float32)
-        native.topk(self.cache.rows(nodes), self._vocab_limit, NUM_CANDIDATES, ids, logits, total)
-        if len(self._excluded):
-            logits[np.isin(ids, self._excluded)] = -np.inf
-        self.rows_seconds += time.perf_counter() - started
-        index = self._index + tree.depth[nodes]
-        (
-            tree.candidate_ids[nodes],
-            tree.candidate_probs[nodes],
-            tree.num_candidates[nodes],
-        ) = self.ranking.rank(ids, logits, index, nodes)
+        self._check(self._passes_over(tree).run(nodes))
+
+    def evaluator(self, tree: TokenTree) -> native.Evaluator:
+        """`evaluate` for native code, in this step."""
+        passes = self._passes_over(tree)
+        return native.Evaluator(passes.function, passes.address, self._check)
+
+    def passes(self) -> list[tuple[int, float]]:
+        """Rows and seconds of this step's passes."""
+        return self._passes[1].passes if self._passes is not None and self._has_begun else []
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was evaluated of the accepted path."""
@@ -147,28 +138,41 @@ class ModelDrafter:
         """Close the draft's context.  Idempotent."""
         self.cache.close()
 
-    def _readable(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """`nodes` without those that the draft has no word for and what is below them."""
-        unknown = tree.token[nodes] >= self.cache.context.model.num_vocab
-        if not unknown.any():
-            return nodes
-        left_out: set[int] = set(nodes[unknown].tolist())
-        for node in nodes.tolist():
-            if tree.parent[node] in left_out:
-                left_out.add(node)
-        tree.num_candidates[list(left_out)] = 0
-        return np.array([node for node in nodes.tolist() if node not in left_out], np.int32)
+    def _passes_over(self, tree: TokenTree) -> native.DraftPass:
+        """Passes that are ready for this step's tree."""
+        assert self.ranking is not None, "begin() comes first"
+        if self._passes is None or self._passes[0] is not tree:
+            made = self.cache.draft_pass(
+                tree, vocab_limit=self._vocab_limit, excluded=self._excluded
+            )
+            self._passes = tree, made
+        passes = self._passes[1]
+        if not self._has_begun:
+            self._has_begun = True
+            self._move_window()
+            self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
+            passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
+            passes.start_step(self._unread, self._index)
+        return passes
 
-    def _read_ahead(self) -> list[int]:
-        """Tokens before the root that the draft has not seen, few enough for one pass."""
-        if len(self._text) - self._start >= self._num_ctx:
-            self._start = self._window_start(len(self._text))
-            self.cache.prefill(self._known(self._text[self._start :]))
-        seen = self._start + len(self.cache.tokens)
-        if len(self._text) - seen > CATCH_UP:
-            self.read()
-            return []
-        return self._known(self._text[seen:])
+    def _check(self, code: int) -> None:
+        assert self._passes is not None
+        tree, passes = self._passes
+        passes.check(code)
+        self.cache.check(code, tree.size, self._unread)
+
+    def _move_window(self) -> None:
+        """Begin later in the text where it is too long, or too much of it unread."""
+        length = len(self._text)
+        start = self._start
+        if length - start >= self._num_ctx:
+            start = self._window_start(length)
+        limit = self.longest_read
+        if limit is not None and length - start - len(self.cache.tokens) > limit:
+            start = length - limit
+        if start != self._start:
+            self._start = start
+            self.cache.rewind(0)
 
     def _start_for(self, text: Sequence[int]) -> int:
         """Where in a new text to begin: where the cache does, if that is the same text."""

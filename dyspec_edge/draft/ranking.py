@@ -38,7 +38,7 @@ class Ranking:
     residual: bool = False
     draft_temperature: float | None = None
     shared_noise: bool = True
-    _order: native.CandidateOrder = field(init=False, repr=False, compare=False)
+    order: native.CandidateOrder = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         order = native.CandidateOrder(
@@ -51,7 +51,7 @@ class Ranking:
             residual=self.residual,
             noisy=self.residual or self.shared_noise,
         )
-        object.__setattr__(self, "_order", order)
+        object.__setattr__(self, "order", order)
 
     def rank(
         self, ids: Ids, logits: npt.NDArray[np.float32], index: Ids, nodes: Ids
@@ -73,7 +73,7 @@ class Ranking:
             for token, bias in self.params.logit_bias:
                 logits[ids == token] += np.float32(bias)
         streams = 1 + nodes if self.residual else np.full(len(ids), TARGET_STREAM)
-        probs, usable = self._order.rank(
+        probs, usable = self.order.rank(
             ids, logits, index.astype(np.uint32), streams.astype(np.uint32)
         )
         return ids, probs, usable

@@ -8,13 +8,12 @@ can name its cause.
 
 from __future__ import annotations
 
-from dyspec_edge.llama.batch import Batch
 from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, Context
 from dyspec_edge.llama.device import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
 from dyspec_edge.llama.sampler import ChainOptions, SamplerChain, candidates_view
-from dyspec_edge.native import MAX_SEQUENCES
+from dyspec_edge.native import MAX_SEQUENCES, Batch
 
 __all__ = [
     "CACHE_TYPES",

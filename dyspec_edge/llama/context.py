@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, OptionError
-from dyspec_edge.llama.batch import Batch
+from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, DyspecError, OptionError
 from dyspec_edge.llama.candidates import DeviceCandidates, attach_candidates
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
-from dyspec_edge.native import MAX_SEQUENCES
+from dyspec_edge.native import MAX_SEQUENCES, Batch
 
 UBATCH = 512
 """Rows of one physical pass; prompts are read in pieces of this size."""
@@ -96,6 +95,7 @@ class Context:
                 f"{model.path.name}: llama.cpp cannot make a context of {num_ctx} tokens "
                 f"({sink.complaint or 'no reason given'}); -c {max(256, num_ctx // 2)} needs less"
             )
+        sink.complaint = ""
         self.candidates: DeviceCandidates | None = None
         self.model = model
         self.num_sequences = num_sequences
@@ -119,23 +119,54 @@ class Context:
             DecodeError: no room, an invalid batch, or a failed computation.
         """
         num_wanted = int(np.count_nonzero(batch.output[: batch.size]))
-        if num_wanted > self.num_outputs:  # llama.cpp would end the process
+        self.require_outputs(num_wanted)
+        rows = llama_cpp.llama_batch.from_buffer(batch.struct)
+        code = llama_cpp.llama_decode(self._context, rows)
+        if code != 0:
+            raise self.failure(code, batch.size)
+        llama_cpp.llama_synchronize(self._context)
+
+    def require_outputs(self, num_rows: int) -> None:
+        """Check that so many rows of one pass may ask for logits.
+
+        Raises:
+            DecodeError: llama.cpp would end the process.
+        """
+        if num_rows > self.num_outputs:
             raise DecodeError(
-                f"{num_wanted} rows of logits asked for; the context has {self.num_outputs}"
+                f"{num_rows} rows of logits asked for; the context has {self.num_outputs}"
             )
-        batch.struct.n_tokens = batch.size
-        sink.complaint = ""
-        code = llama_cpp.llama_decode(self._context, batch.struct)
-        if code == 0:
-            llama_cpp.llama_synchronize(self._context)
-            return
+
+    def failure(self, code: int, num_rows: int) -> DyspecError:
+        """What it means that llama_decode of `num_rows` rows returned `code`, not 0."""
         if code == 2 or self.abort_flag.is_set:
-            raise Cancelled("stopped")
+            return Cancelled("stopped")
         meaning = {1: "no room for the batch in the KV cache", -1: "invalid batch"}.get(
             code, "the computation failed"
         )
         detail = f": {sink.complaint}" if sink.complaint else ""
-        raise DecodeError(f"llama_decode of {batch.size} rows returned {code}, {meaning}{detail}")
+        sink.complaint = ""
+        return DecodeError(f"llama_decode of {num_rows} rows returned {code}, {meaning}{detail}")
+
+    def sequence_cache(self, tree_capacity: int) -> native.SequenceCache:
+        """A native owner of this context's cells; `tree_capacity` counts the root."""
+        functions = [
+            getattr(llama_cpp.llama_cpp._lib, f"llama_{f}") for f in native.LLAMA_FUNCTIONS
+        ]
+        context, memory, *addresses = (
+            ctypes.cast(it, ctypes.c_void_p).value or 0
+            for it in (self._context, self._memory, *functions)
+        )
+        return native.SequenceCache(
+            addresses,
+            context,
+            memory,
+            max_rows=self.max_rows,
+            max_outputs=self.num_outputs,
+            num_sequences=self.num_sequences,
+            num_vocab=self.model.num_vocab,
+            tree_capacity=tree_capacity,
+        )
 
     def attach_candidates(self, *, num_vocab: int, k: int, commit: str | None = None) -> bool:
         """Let the device of the logits find the k largest of the first `num_vocab` in each row.

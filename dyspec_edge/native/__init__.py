@@ -8,36 +8,43 @@ must not know models, policies or what a token means.
 
 from __future__ import annotations
 
-from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, abort_callback_address, fill_batch
+from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, Batch, abort_callback_address
+from dyspec_edge.native.cache import DecodeFailed, SequenceCache
 from dyspec_edge.native.device import DeviceTopK
+from dyspec_edge.native.drafting import DraftPass
+from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.expansion import Expansion, TreeArrays
+from dyspec_edge.native.library import LLAMA_FUNCTIONS
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
-from dyspec_edge.native.placement import Placement, ancestor_mask, depth_first, place
+from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 
 __all__ = [
+    "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
     "WIDTHS",
     "AbortFlag",
+    "Batch",
     "CandidateOrder",
+    "DecodeFailed",
     "DeviceTopK",
+    "DraftPass",
+    "Evaluator",
     "Expansion",
-    "Placement",
     "Plan",
     "Planner",
+    "SequenceCache",
     "TreeArrays",
     "abort_callback_address",
     "ancestor_mask",
     "argmax",
     "depth_first",
     "draw",
-    "fill_batch",
     "fill_candidates",
     "gumbel",
     "philox",
-    "place",
     "simd",
     "topk",
     "uniform",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_int32
 
 import numpy as np
-import numpy.typing as npt
 
-from dyspec_edge.native.library import OUT_OF_SEQUENCES, BatchStruct, Int32s, lib, pointer
+from dyspec_edge.native.library import BatchStruct, Int32s, lib, pointer
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -16,68 +16,76 @@ abort_callback_address: int = ctypes.cast(lib.dyspec_abort, ctypes.c_void_p).val
 """Address of a ggml_abort_callback whose data is `AbortFlag.address`."""
 
 
-def fill_batch(
-    token: Int32s,
-    pos: Int32s,
-    n_seq_id: Int32s,
-    seq_id: npt.NDArray[np.uint64],
-    logits: npt.NDArray[np.int8],
-    n0: int,
-    tokens: Int32s,
-    positions: Int32s,
-    offsets: Int32s,
-    ids: Int32s,
-    output: bool,
-    num_seq: int = MAX_SEQUENCES,
-) -> int:
-    """Write rows n0, n0 + 1, ... of the arrays that a llama_batch points to.
+class Batch:
+    """Arrays for the rows of a pass, and the llama_batch that points to them.
 
     Args:
-        token: int32[capacity].
-        pos: int32[capacity].
-        n_seq_id: int32[capacity].
-        seq_id: uint64[capacity], each an int32*; they will point into `ids`, which must live
-            until the batch is decoded.
-        logits: int8[capacity].
-        n0: the first row.
-        tokens: int32[n].
-        positions: int32[n].
-        offsets: int32[n + 1]; row i carries ids[offsets[i]:offsets[i + 1]].
-        ids: int32[offsets[n]].
-        output: whether these rows want logits.
-        num_seq: ids must lie below; llama.cpp ends the process at others.
+        capacity: rows that there is room for.
 
-    Returns:
-        The number of rows that are filled now.
-
-    Raises:
-        ValueError: the rows do not fit, a row without ids, or an id that does not exist.
+    Attributes:
+        token, pos, num_seq_id: int32[capacity].
+        seq_id: uint64[capacity], each the address of the row's ids.
+        output: int8[capacity], whether the row wants logits.
+        struct: dyspec_batch; its n_tokens says how many rows there are.
     """
-    n, capacity = len(tokens), len(token)
-    batch = BatchStruct(
-        pointer(token, np.int32, capacity),
-        pointer(pos, np.int32, capacity),
-        pointer(n_seq_id, np.int32, capacity),
-        pointer(seq_id, np.uint64, capacity),
-        pointer(logits, np.int8, capacity),
-        capacity,
-    )
-    filled: int = lib.dyspec_fill_batch(
-        batch,
-        n0,
-        n,
-        pointer(tokens, np.int32, n),
-        pointer(positions, np.int32, n),
-        pointer(offsets, np.int32, n + 1),
-        pointer(ids, np.int32, int(offsets[n])),
-        output,
-        num_seq,
-    )
-    if filled == OUT_OF_SEQUENCES:
-        raise ValueError(f"a row has a sequence id outside 0..{num_seq - 1}")
-    if filled < 0:
-        raise ValueError(f"{n} rows from row {n0} on, capacity {capacity}: too many, or no ids")
-    return filled
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.token = np.zeros(capacity, np.int32)
+        self.pos = np.zeros(capacity, np.int32)
+        self.num_seq_id = np.zeros(capacity, np.int32)
+        self.seq_id = np.zeros(capacity, np.uint64)
+        self.output = np.zeros(capacity, np.int8)
+        self._ids: list[Int32s] = []
+        self.struct = BatchStruct(
+            0,
+            pointer(self.token, np.int32, capacity),
+            None,
+            pointer(self.pos, np.int32, capacity),
+            pointer(self.num_seq_id, np.int32, capacity),
+            pointer(self.seq_id, np.uint64, capacity),
+            pointer(self.output, np.int8, capacity),
+        )
+
+    @property
+    def size(self) -> int:
+        """Rows that there are."""
+        return int(self.struct.n_tokens)
+
+    def clear(self) -> None:
+        """Start a new batch."""
+        self.struct.n_tokens = 0
+        self._ids.clear()
+
+    def add(
+        self, tokens: Sequence[int], first_pos: int, ids: Sequence[int] = (0,), *, output: bool
+    ) -> None:
+        """Append rows for consecutive tokens.
+
+        Args:
+            first_pos: position of the first one.
+            ids: sequences that all of them belong to.
+            output: whether these rows want logits.
+
+        Raises:
+            ValueError: the rows do not fit, or there is no id, or one that does not exist.
+        """
+        if not ids or not 0 <= min(ids) <= max(ids) < MAX_SEQUENCES:
+            raise ValueError(f"sequence ids {list(ids)}: at least one from 0..{MAX_SEQUENCES - 1}")
+        members, rows = np.array(ids, np.int32), np.array(tokens, np.int32)
+        filled = lib.dyspec_add_rows(
+            self.struct,
+            self.capacity,
+            pointer(rows, np.int32, len(rows)),
+            len(rows),
+            first_pos,
+            pointer(members, np.int32, len(members)),
+            len(members),
+            output,
+        )
+        if filled < 0:
+            raise ValueError(f"{self.size} and {len(rows)} rows do not fit into {self.capacity}")
+        self._ids.append(members)  # the rows point to it
 
 
 class AbortFlag:

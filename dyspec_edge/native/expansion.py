@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.library import ExpansionStruct, Int32s, lib, pointer
 
 _SLOT = np.dtype([("value", np.float64), ("node", np.int32), ("rank", np.int32)])
@@ -150,3 +151,15 @@ class Expansion:
         n = lib.dyspec_expansion_run(self._struct, self._pending.ctypes.data)
         pending: Int32s = self._pending[:n].copy()
         return pending
+
+    def grow(self, evaluator: Evaluator) -> None:
+        """`run` until it is finished, whose nodes `evaluator` evaluates.
+
+        Raises:
+            Whatever the evaluator does.
+        """
+        evaluator.check(
+            lib.dyspec_expansion_grow(
+                self._struct, evaluator.function, evaluator.data, self._pending.ctypes.data
+            )
+        )

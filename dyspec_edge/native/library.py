@@ -15,10 +15,12 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
+DECODE_FAILED = -4
+CALLER_FAILED = -5
 FIRST_BAD_ROW = -1000
 
 
@@ -52,15 +54,43 @@ class PlannerStruct(ctypes.Structure):
         ("may_draft", c_int32),
         ("max_confidence", ctypes.c_float),
         ("drafts", c_int32),
+        ("price", c_double),
     )
 
 
 class BatchStruct(ctypes.Structure):
-    """dyspec_batch, field by field."""
+    """dyspec_batch, field by field; llama_batch has the same layout."""
 
     _fields_ = (
-        *((name, address_t) for name in ("token", "pos", "n_seq_id", "seq_id", "logits")),
-        ("capacity", c_int32),
+        ("n_tokens", c_int32),
+        *((name, address_t) for name in ("token", "embd", "pos", "n_seq_id", "seq_id", "logits")),
+    )
+
+
+LLAMA_FUNCTIONS = ("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp")
+"""Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
+
+
+class LlamaStruct(ctypes.Structure):
+    """dyspec_llama."""
+
+    _fields_ = tuple((name.removeprefix("memory_"), address_t) for name in LLAMA_FUNCTIONS)
+
+
+class CacheStruct(ctypes.Structure):
+    """dyspec_cache, field by field."""
+
+    _fields_ = (
+        ("llama", LlamaStruct),
+        *((name, address_t) for name in ("context", "memory")),
+        ("batch", BatchStruct),
+        *((name, address_t) for name in ("ids", "offsets", "copies", "seq", "continued", "row")),
+        *((name, address_t) for name in ("row_of", "shared", "sizes")),
+        *((name, c_int32) for name in ("n_sizes", "max_rows", "max_outputs", "tree_capacity")),
+        *((name, c_int32) for name in ("n_seq", "n_vocab", "n_past", "n_used", "n_seen")),
+        *((name, c_int32) for name in ("decode_code", "n_passes")),
+        ("n_rows", c_int64),
+        ("decode_seconds", c_double),
     )
 
 
@@ -71,6 +101,22 @@ class RankingStruct(ctypes.Structure):
         ("seed", c_uint64),
         *((name, c_double) for name in ("temperature", "draft_temperature", "top_p", "min_p")),
         *((name, c_int32) for name in ("top_k", "residual", "noisy")),
+    )
+
+
+class DrafterStruct(ctypes.Structure):
+    """dyspec_drafter, field by field."""
+
+    _fields_ = (
+        ("cache", POINTER(CacheStruct)),
+        *((name, address_t) for name in ("token", "parent", "depth")),
+        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
+        ("ranking", RankingStruct),
+        *((name, address_t) for name in ("excluded", "bias_ids", "bias", "unread", "nodes")),
+        *((name, address_t) for name in ("logits", "pass_rows", "pass_seconds")),
+        *((name, c_int32) for name in ("max_passes", "n_passes", "n_ranks", "n_excluded")),
+        *((name, c_int32) for name in ("n_bias", "n_unread", "first_index", "vocab_limit")),
+        ("rows_seconds", c_double),
     )
 
 
@@ -128,11 +174,20 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "dyspec_depth_first": (c_int32, [address_t, c_int32, address_t, address_t]),
     "dyspec_ancestor_mask": (c_int32, [address_t, address_t, c_int32, address_t, address_t]),
-    "dyspec_fill_batch": (
+    "dyspec_add_rows": (
         c_int32,
-        [POINTER(BatchStruct), c_int32, c_int32, *[address_t] * 4, c_int8, c_int32],
+        [POINTER(BatchStruct), c_int32, address_t, c_int32, c_int32, address_t, c_int32, c_int8],
     ),
     "dyspec_abort": (ctypes.c_bool, [address_t]),
+    "dyspec_evaluate": (
+        c_int32,
+        [POINTER(CacheStruct), *[address_t] * 4, c_int32, address_t, c_int32],
+    ),
+    "dyspec_commit": (c_int32, [POINTER(CacheStruct), address_t, c_int32]),
+    "dyspec_forget": (None, [POINTER(CacheStruct), c_int32]),
+    "dyspec_draft": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_expansion_grow": (c_int32, [POINTER(ExpansionStruct), *[address_t] * 3]),
+    "dyspec_planner_grow": (c_int32, [POINTER(PlannerStruct), *[address_t] * 3]),
 }
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.expansion import TreeArrays, tree_pointers
 from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
 
@@ -79,7 +80,7 @@ class Planner:
             max_confidence=max_confidence,
         )
 
-    def plan(
+    def set_prices(
         self,
         *,
         acceptance: float,
@@ -88,8 +89,8 @@ class Planner:
         max_depth: int,
         first: Sequence[float] | None = None,
         later: Sequence[float] = (0.0, 0.0, 0.0),
-    ) -> Plan:
-        """What is best now.
+    ) -> None:
+        """Say what things cost now.
 
         Args:
             acceptance: chance that the draft's first child is right.
@@ -98,19 +99,22 @@ class Planner:
             max_depth: of a node; the root has 0.
             first: seconds of a draft pass over 1, 4 and 16 nodes now; None: nothing is drafted.
             later: and of a following pass.
-
-        Raises:
-            ValueError: limits that the arrays cannot hold.
         """
         x = self._struct
         x.acceptance, x.worth, x.left, x.max_depth = acceptance, worth, left, max_depth
         x.may_draft = first is not None
         x.first[:] = first or later
         x.later[:] = later
-        n = lib.dyspec_plan(x, self._nodes.ctypes.data)
-        if n < 0:
-            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {x.n_rows} rows")
-        return Plan(bool(x.drafts), self._nodes[:n].copy())
+
+    def plan(self) -> Plan:
+        """What is best now.
+
+        Raises:
+            ValueError: limits that the arrays cannot hold.
+        """
+        n = lib.dyspec_plan(self._struct, self._nodes.ctypes.data)
+        self._check(n)
+        return Plan(bool(self._struct.drafts), self._nodes[:n].copy())
 
     def enter(self, nodes: Int32s) -> None:
         """Add the children of nodes that the draft has evaluated, and compute P anew.
@@ -120,3 +124,24 @@ class Planner:
         """
         if lib.dyspec_enter(self._struct, pointer(nodes, np.int32, len(nodes)), len(nodes)) < 0:
             raise ValueError(f"children of nodes {nodes.tolist()} cannot be entered")
+
+    def grow(self, evaluator: Evaluator) -> Int32s:
+        """Plan, draft and enter as long as drafting promises more than verifying.
+
+        Returns:
+            int32[n], the nodes to verify, the root first, depth first.
+
+        Raises:
+            Whatever the evaluator does.
+            ValueError: limits that the arrays cannot hold.
+        """
+        n = lib.dyspec_planner_grow(
+            self._struct, evaluator.function, evaluator.data, self._nodes.ctypes.data
+        )
+        evaluator.check(n)
+        nodes: Int32s = self._nodes[:n].copy()
+        return nodes
+
+    def _check(self, code: int) -> None:
+        if code < 0:
+            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {self._struct.n_rows} rows")

@@ -34,7 +34,7 @@ class CandidateOrder:
         residual: bool,
         noisy: bool,
     ) -> None:
-        self._struct = RankingStruct(
+        self.struct = RankingStruct(
             seed, temperature, draft_temperature, top_p, min_p, top_k, residual, noisy
         )
 
@@ -62,7 +62,7 @@ class CandidateOrder:
         n, k = ids.shape
         probs, usable = np.empty((n, k), np.float32), np.empty(n, np.int32)
         code = lib.dyspec_rank(
-            ctypes.byref(self._struct),
+            ctypes.byref(self.struct),
             n,
             k,
             pointer(ids, np.int32, n * k),

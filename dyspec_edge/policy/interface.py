@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge import native
 from dyspec_edge.tree import TokenTree
 
 Nodes = npt.NDArray[np.int32]
@@ -19,6 +20,10 @@ class Drafter(Protocol):
     def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         """Write the candidates of `nodes` into the tree, in one draft pass."""
         ...
+
+    def evaluator(self, tree: TokenTree) -> native.Evaluator:
+        """The same for native code that grows the tree."""
+        return native.Evaluator.calling(lambda nodes: self.evaluate(tree, nodes))
 
 
 class ReadingDrafter(Drafter, Protocol):
@@ -33,8 +38,12 @@ class ReadingDrafter(Drafter, Protocol):
         """Read them now."""
         ...
 
+    def passes(self) -> Sequence[tuple[int, float]]:
+        """Rows and seconds of this step's passes so far."""
+        ...
 
-class NoDrafter:
+
+class NoDrafter(Drafter):
     """Stands where there is no draft: it proposes nothing."""
 
     def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:

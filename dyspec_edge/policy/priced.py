@@ -128,27 +128,27 @@ class PricedPolicy(Policy):
         """Spend draft passes while they promise more than they cost."""
         self._copy(tree, max_depth)
         planner = self._planner_for(tree)
-        behind, worth, left = 0, 1.0 / self.target.at(1), self.left
+        worth = 1.0 / self.target.at(1)
         first, later = None, (0.0, 0.0, 0.0)
         if self._drafter is not None and self._may_draft():
-            behind, worth = self._drafter.num_behind, self._rate(self.acceptance)
-            first, later = self._draft_prices(behind), self._draft_prices(0)
-        while True:
-            plan = planner.plan(
-                acceptance=self.acceptance,
-                worth=worth,
-                left=left,
-                max_depth=max_depth,
-                first=first,
-                later=later,
-            )
-            if not plan.drafts:
-                return plan.nodes
-            assert first is not None
-            self._draft_nodes(tree, drafter, plan.nodes, behind)
-            planner.enter(plan.nodes)
-            left -= first[native.WIDTHS.index(len(plan.nodes))]
-            first, behind = later, 0
+            worth = self._rate(self.acceptance)
+            first = self._draft_prices(self._drafter.num_behind)
+            later = self._draft_prices(0)
+        planner.set_prices(
+            acceptance=self.acceptance,
+            worth=worth,
+            left=self.left,
+            max_depth=max_depth,
+            first=first,
+            later=later,
+        )
+        if self._drafter is None or first is None:
+            return planner.plan().nodes
+        nodes = planner.grow(drafter.evaluator(tree))
+        assert self.draft is not None
+        for num_rows, seconds in self._drafter.passes():
+            self.draft.observe(num_rows, seconds)
+        return nodes
 
     def learn(
         self,
@@ -286,9 +286,3 @@ class PricedPolicy(Policy):
         assert self.draft is not None
         one, four, sixteen = (self.draft.at(behind + width) for width in native.WIDTHS)
         return one, four, sixteen
-
-    def _draft_nodes(self, tree: TokenTree, drafter: Drafter, nodes: Nodes, behind: int) -> None:
-        assert self.draft is not None
-        started = time.perf_counter()
-        drafter.evaluate(tree, nodes)
-        self.draft.observe(behind + len(nodes), time.perf_counter() - started)

@@ -22,12 +22,14 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 4
+#define DYSPEC_ABI_VERSION 5
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
     DYSPEC_E_NOT_FINITE = -2, // no finite entry, or +inf
     DYSPEC_E_SEQUENCES = -3,  // more leaves than sequence ids
+    DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache.decode_code says how
+    DYSPEC_E_CALLER = -5,     // the caller's own dyspec_evaluator failed, and knows why
     DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
 };
 
@@ -258,6 +260,7 @@ typedef struct dyspec_planner {
     int32_t may_draft;
     float max_confidence;
     int32_t drafts; // out: what `nodes` are for
+    double price;   // out: seconds of the draft pass that is to come
 } dyspec_planner;
 
 // Weigh every n likeliest nodes to verify, and drafting the 1, 4 or 16 likeliest nodes perhaps 1,
@@ -281,8 +284,8 @@ DYSPEC_API int32_t dyspec_enter(dyspec_planner *x, const int32_t *nodes, int32_t
 //   n_used               in/out, ids 0..n_used-1 are taken
 //   row_of[capacity]     scratch
 //   offsets[n+1], ids    out, the id set of each batch row; seq[node] comes first.  If node 0 is
-//                        in `nodes` it is the first one, and carries all ids 0..n_seq-1
-//   copies[n*3]          out, (src id, dst id, last depth): copy depths 1..last before decoding
+//                        in `nodes` it is the first one, and carries all ids 0..n_used-1
+//   copies[n*3]          out, (src id, dst id, last depth): copy depths 0..last before decoding
 // Returns the number of copies; DYSPEC_E_SEQUENCES if ids run out, DYSPEC_E_ARGUMENT: both leave
 // the in/out arrays as they were.  `ids` has room for n * n_seq entries.
 DYSPEC_API int32_t dyspec_place(const int32_t *nodes, int32_t n, const int32_t *parent,
@@ -301,26 +304,135 @@ DYSPEC_API int32_t dyspec_ancestor_mask(const int32_t *parent, const int32_t *or
 
 // ---- batches and interruption -----------------------------------------------------------
 
-// The arrays that a llama_batch points to.
+// Same layout as llama_batch (llama.cpp 0c1e570).
 typedef struct dyspec_batch {
+    int32_t n_tokens;
     int32_t *token;
+    float *embd;
     int32_t *pos;
     int32_t *n_seq_id;
     int32_t **seq_id;
     int8_t *logits;
-    int32_t capacity;
 } dyspec_batch;
 
-// Write n rows from row n0 on.  seq_id[row] points into `ids`, which must live until the batch is
-// decoded.  `output` says whether the rows want logits.  Ids must lie in 0..n_seq-1 and every row
-// has at least one.  Returns the number of rows that the batch has now.
-DYSPEC_API int32_t dyspec_fill_batch(const dyspec_batch *batch, int32_t n0, int32_t n,
-                                     const int32_t *tokens, const int32_t *positions,
-                                     const int32_t *offsets, int32_t *ids, int8_t output,
-                                     int32_t n_seq);
+// Append rows for n consecutive tokens, which all carry the ids that `ids` points to; they live
+// until the batch is decoded.  `output`: the rows want logits.
+// Returns the number of rows that the batch has now.
+DYSPEC_API int32_t dyspec_add_rows(dyspec_batch *batch, int32_t capacity, const int32_t *tokens,
+                                   int32_t n, int32_t first_pos, int32_t *ids, int32_t n_ids,
+                                   int8_t output);
 
 // A ggml_abort_callback: true while the int32 that `flag` points to is not 0.
 DYSPEC_API bool dyspec_abort(void *flag);
+
+// ---- one model's cache ------------------------------------------------------------------
+
+// llama_decode, llama_synchronize, llama_get_logits, llama_memory_seq_rm, llama_memory_seq_cp.
+typedef struct dyspec_llama {
+    int32_t (*decode)(void *context, dyspec_batch batch);
+    void (*synchronize)(void *context);
+    float *(*get_logits)(void *context);
+    bool (*seq_rm)(void *memory, int32_t seq, int32_t first, int32_t end);
+    void (*seq_cp)(void *memory, int32_t from, int32_t to, int32_t first, int32_t end);
+} dyspec_llama;
+
+// A committed prefix, which sequence 0 holds, and a tree on top of it.  The other ids share the
+// prefix up to `shared[id]`; what is missing there is copied when an id is needed.
+typedef struct dyspec_cache {
+    dyspec_llama llama;
+    void *context;
+    void *memory;
+    // rows of a pass
+    dyspec_batch batch;
+    int32_t *ids;     // [(1 + max_outputs) * n_seq], the first n_seq of them 0, 1, ...
+    int32_t *offsets; // [max_outputs + 1]
+    int32_t *copies;  // [3 * max_outputs]
+    // per node of the tree; seq -1 and row 0: this step has not evaluated it
+    int32_t *seq;
+    uint8_t *continued;   // a child goes on with the node's id
+    uint64_t *row;        // address of the node's logits
+    int32_t *row_of;      // scratch
+    int32_t *shared;      // [n_seq]
+    const int32_t *sizes; // [n_sizes], ascending: rows of a pass are padded to the next of these
+    int32_t n_sizes;
+    int32_t max_rows;
+    int32_t max_outputs;
+    int32_t tree_capacity;
+    int32_t n_seq;
+    int32_t n_vocab;
+    int32_t n_past; // length of the prefix
+    int32_t n_used; // ids that the tree has taken
+    int32_t n_seen; // nodes beyond that were not evaluated
+    int32_t decode_code;
+    int32_t n_passes;
+    int64_t n_rows;
+    double decode_seconds;
+} dyspec_cache;
+
+// One pass over `nodes` (parents before children; evaluated before or earlier in `nodes`; the
+// first call of a step starts with the root, 0).  `unread` tokens are committed first, in the same
+// pass if they fit.  token, parent, depth are the tree's.  Returns the rows of the pass, padding
+// included; DYSPEC_E_SEQUENCES and DYSPEC_E_ARGUMENT leave everything as it was; after
+// DYSPEC_E_DECODE all cells from n_past on are to be removed.
+DYSPEC_API int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t *parent,
+                                   const int32_t *depth, const int32_t *nodes, int32_t n,
+                                   const int32_t *unread, int32_t n_unread);
+
+// Keep the evaluated part of `path` (from the root down), drop the rest of the tree and forget it.
+// Returns how many nodes of `path` are part of the prefix now.
+DYSPEC_API int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
+
+// Forget the tree, whose cells are gone; n_past and `shared` are cut to `length`.
+DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);
+
+// ---- drafting ---------------------------------------------------------------------------
+
+// Finds the candidates of `nodes` and writes them into the tree.  Returns 0 or a dyspec_error.
+typedef int32_t (*dyspec_evaluator)(void *data, const int32_t *nodes, int32_t n);
+
+// A draft model at work on a tree.
+typedef struct dyspec_drafter {
+    dyspec_cache *cache;
+    // the tree
+    const int32_t *token;
+    const int32_t *parent;
+    const int32_t *depth;
+    int32_t *cand_ids;
+    float *cand_probs;
+    int32_t *n_cand;
+    dyspec_ranking ranking;
+    const int32_t *excluded; // [n_excluded], ascending; must not be drafted
+    const int32_t *bias_ids; // [n_bias]
+    const float *bias;
+    const int32_t *unread; // [n_unread], committed with the first pass
+    int32_t *nodes;        // [capacity of the tree], working memory
+    float *logits;         // [n_ranks], working memory
+    int32_t *pass_rows;    // [max_passes], what passes took since n_passes was 0
+    double *pass_seconds;
+    int32_t max_passes;
+    int32_t n_passes;
+    int32_t n_ranks;
+    int32_t n_excluded;
+    int32_t n_bias;
+    int32_t n_unread;
+    int32_t first_index; // in the reply, of the token below the root
+    int32_t vocab_limit; // ids at or above it are never drafted
+    double rows_seconds; // total of reducing rows to candidates
+} dyspec_drafter;
+
+// A dyspec_evaluator; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
+// lacks has no candidates, nor has what is below it.
+DYSPEC_API int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n);
+
+// Draw and evaluate until dyspec_expansion_run is finished.  Returns 0 or what `evaluate` gave.
+DYSPEC_API int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, void *data,
+                                         int32_t *pending);
+
+// Plan, draft and enter until nothing more is to be drafted; `left` goes down by the price of each
+// pass, and after the first one `later` are the prices.  Returns as dyspec_plan with drafts 0, or
+// what `evaluate` gave.
+DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_evaluator evaluate, void *data,
+                                       int32_t *nodes);
 
 #ifdef __cplusplus
 }

@@ -86,7 +86,7 @@ struct Placing {
         // offsets[row + 1] counts, then points behind the row's last id, as usual for CSR.
         std::fill(offsets, offsets + n + 1, 0);
         for (int32_t row = 0; row < n; row++) {
-            offsets[row + 1] += nodes[row] == 0 ? n_seq : 1;
+            offsets[row + 1] += nodes[row] == 0 ? used : 1;
             if (is_fresh(nodes[row])) {
                 climb(nodes[row], [&](int32_t above) { offsets[above + 1]++; });
             }
@@ -115,7 +115,7 @@ struct Placing {
                 }
                 *slot = fresh;
             });
-            if (cached > 0) {
+            if (cached > 0 || !has_root()) {
                 const int32_t copy[3] = {seq[cached], fresh, depth[cached]};
                 std::copy(copy, copy + 3, copies + 3 * n_copies++);
             }

@@ -192,6 +192,7 @@ int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes) {
             if (value > most) {
                 most = value;
                 n_draft = WIDTHS[w];
+                x->price = x->first[w];
             }
         }
     }

@@ -67,8 +67,7 @@ struct Cache {
         for (int32_t c = 0; c < n_copies; c++) {
             const int32_t *copy = copies.data() + 3 * c;
             for (int32_t j = 0; j < size(); j++) {
-                if (cells[size_t(j)].count(copy[0]) && depth[size_t(j)] >= 1 &&
-                    depth[size_t(j)] <= copy[2]) {
+                if (cells[size_t(j)].count(copy[0]) && depth[size_t(j)] <= copy[2]) {
                     cells[size_t(j)].insert(copy[1]);
                 }
             }

@@ -1,0 +1,106 @@
+"""A draft model's passes over a tree, each from placing its rows to ranked candidates."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from dyspec_edge.native.cache import SequenceCache
+from dyspec_edge.native.expansion import TreeArrays
+from dyspec_edge.native.library import (
+    FIRST_BAD_ROW,
+    DrafterStruct,
+    Int32s,
+    lib,
+    pointer,
+)
+from dyspec_edge.native.ranking import CandidateOrder
+from dyspec_edge.native.rows import not_finite
+
+
+class DraftPass:
+    """A draft model's passes over one tree (dyspec.h: dyspec_drafter).
+
+    Args:
+        cache: the draft's.
+        tree: its arrays must not be replaced.
+        vocab_limit: ids at or above it are never drafted.
+        excluded: further ids that are not.
+
+    Attributes:
+        function, address: a dyspec_evaluator and its data, for an `Evaluator`.
+    """
+
+    def __init__(
+        self, cache: SequenceCache, tree: TreeArrays, *, vocab_limit: int, excluded: Int32s
+    ) -> None:
+        capacity, num_ranks = tree.candidate_ids.shape
+        self._excluded = np.unique(excluded).astype(np.int32)
+        self._unread = np.zeros(0, np.int32)
+        self._bias_ids, self._bias = np.zeros(0, np.int32), np.zeros(0, np.float32)
+        nodes, logits = np.zeros(capacity, np.int32), np.zeros(num_ranks, np.float32)
+        self._pass_rows, self._pass_seconds = np.zeros(capacity, np.int32), np.zeros(capacity)
+        # What the pointers below point to lives as long as this object.
+        self._arrays = (cache, tree, nodes, logits)
+        self.struct = DrafterStruct(
+            cache=ctypes.pointer(cache.struct),
+            token=pointer(tree.token, np.int32, capacity),
+            parent=pointer(tree.parent, np.int32, capacity),
+            depth=pointer(tree.depth, np.int32, capacity),
+            cand_ids=pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
+            cand_probs=pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
+            n_cand=pointer(tree.num_candidates, np.int32, capacity),
+            excluded=self._excluded.ctypes.data,
+            n_excluded=len(self._excluded),
+            nodes=nodes.ctypes.data,
+            logits=logits.ctypes.data,
+            pass_rows=self._pass_rows.ctypes.data,
+            pass_seconds=self._pass_seconds.ctypes.data,
+            max_passes=capacity,
+            n_ranks=num_ranks,
+            vocab_limit=vocab_limit,
+        )
+        self.function = ctypes.cast(lib.dyspec_draft, ctypes.c_void_p).value or 0
+        self.address = ctypes.addressof(self.struct)
+
+    def take_rule(self, order: CandidateOrder, bias: Sequence[tuple[int, float]]) -> None:
+        """Rank by `order` from now on, with `bias` (token, amount) added to the logits."""
+        self.struct.ranking = order.struct
+        self._bias_ids = np.array([token for token, _ in bias], np.int32)
+        self._bias = np.array([amount for _, amount in bias], np.float32)
+        self.struct.bias_ids, self.struct.bias = self._bias_ids.ctypes.data, self._bias.ctypes.data
+        self.struct.n_bias = len(bias)
+
+    def start_step(self, unread: Sequence[int], first_index: int) -> None:
+        """Take what is to be read with the root, and the reply index of the token below it."""
+        self._unread = np.array(unread, np.int32)
+        self.struct.unread, self.struct.n_unread = self._unread.ctypes.data, len(self._unread)
+        self.struct.first_index = first_index
+        self.struct.n_passes = 0
+
+    def run(self, nodes: Int32s) -> int:
+        """One pass; returns a code for `check` and the cache's."""
+        code: int = lib.dyspec_draft(self.address, pointer(nodes, np.int32, len(nodes)), len(nodes))
+        return code
+
+    def check(self, code: int) -> None:
+        """Raise what a code means that is about logits.
+
+        Raises:
+            DyspecError: a row holds no finite logit, or +inf.
+        """
+        if code <= FIRST_BAD_ROW:
+            raise not_finite(f"row {FIRST_BAD_ROW - code} of the draft's logits")
+
+    @property
+    def rows_seconds(self) -> float:
+        """Running total of reducing rows to candidates."""
+        return float(self.struct.rows_seconds)
+
+    @property
+    def passes(self) -> list[tuple[int, float]]:
+        """Rows and seconds of this step's passes so far."""
+        n = self.struct.n_passes
+        return list(zip(self._pass_rows[:n].tolist(), self._pass_seconds[:n].tolist(), strict=True))

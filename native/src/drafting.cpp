@@ -1,0 +1,121 @@
+// The draft phase of a step: a tree asks, a draft model answers, a pass at a time.
+#include "dyspec.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace dyspec {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The nodes that the draft can read, into x.nodes; the others have no candidates.
+int32_t readable(const dyspec_drafter &x, const int32_t *nodes, int32_t n) {
+    int32_t n_readable = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t node = nodes[i];
+        const int32_t above = x.parent[node];
+        const bool below_unreadable = node > 0 && x.n_cand[above] == 0 && x.cache->seq[above] < 0;
+        if (below_unreadable || x.token[node] >= x.cache->n_vocab) {
+            x.n_cand[node] = 0;
+        } else {
+            x.nodes[n_readable++] = node;
+        }
+    }
+    return n_readable;
+}
+
+// What must not be drafted, and what the user prefers, among a row's largest logits.
+void adjust(const dyspec_drafter &x, const int32_t *ids, float *logits) {
+    for (int32_t i = 0; i < x.n_ranks; i++) {
+        if (std::binary_search(x.excluded, x.excluded + x.n_excluded, ids[i])) {
+            logits[i] = -INFINITY;
+        }
+        for (int32_t b = 0; b < x.n_bias; b++) {
+            logits[i] += ids[i] == x.bias_ids[b] ? x.bias[b] : 0.0f;
+        }
+    }
+}
+
+} // namespace
+} // namespace dyspec
+
+using namespace dyspec;
+
+extern "C" {
+
+int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n) {
+    dyspec_drafter &x = *static_cast<dyspec_drafter *>(drafter);
+    n = readable(x, nodes, n);
+    if (n == 0) {
+        return 0;
+    }
+    const auto started = Clock::now();
+    const int32_t n_rows =
+        dyspec_evaluate(x.cache, x.token, x.parent, x.depth, x.nodes, n, x.unread, x.n_unread);
+    if (n_rows < 0) {
+        return n_rows;
+    }
+    x.n_unread = 0;
+    const auto evaluated = Clock::now();
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t node = x.nodes[i];
+        const int64_t at = int64_t(node) * x.n_ranks;
+        int32_t *ids = x.cand_ids + at;
+        float lse = 0.0f;
+        const int32_t code =
+            dyspec_topk(x.cache->row + node, 1, x.vocab_limit, x.n_ranks, ids, x.logits, &lse, 1);
+        if (code < 0) {
+            return code - i;
+        }
+        adjust(x, ids, x.logits);
+        const uint32_t index = uint32_t(x.first_index + x.depth[node]);
+        const uint32_t stream = x.ranking.residual ? uint32_t(1 + node) : 0;
+        dyspec_rank(&x.ranking, 1, x.n_ranks, ids, x.logits, &index, &stream, x.cand_probs + at,
+                    x.n_cand + node);
+    }
+    x.rows_seconds += seconds_since(evaluated);
+    if (x.n_passes < x.max_passes) {
+        x.pass_rows[x.n_passes] = n_rows;
+        x.pass_seconds[x.n_passes++] = seconds_since(started);
+    }
+    return 0;
+}
+
+int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, void *data,
+                              int32_t *pending) {
+    int32_t n;
+    while ((n = dyspec_expansion_run(x, pending)) > 0) {
+        const int32_t code = evaluate(data, pending, n);
+        if (code < 0) {
+            return code;
+        }
+    }
+    return n;
+}
+
+int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_evaluator evaluate, void *data,
+                            int32_t *nodes) {
+    while (true) {
+        const int32_t n = dyspec_plan(x, nodes);
+        if (n < 0 || !x->drafts) {
+            return n;
+        }
+        int32_t code = evaluate(data, nodes, n);
+        if (code >= 0) {
+            code = dyspec_enter(x, nodes, n);
+        }
+        if (code < 0) {
+            return code;
+        }
+        x->left -= x->price;
+        std::copy(x->later, x->later + 3, x->first);
+    }
+}
+
+} // extern "C"
