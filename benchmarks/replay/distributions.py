@@ -18,7 +18,7 @@ import numpy.typing as npt
 from benchmarks.replay.simulation import CAPACITY, Candidates, Nodes
 from dyspec_edge import llama, native
 from dyspec_edge.cache import TreeCache, common_prefix
-from dyspec_edge.draft.model import CATCH_UP, NUM_CANDIDATES
+from dyspec_edge.draft.model import NUM_CANDIDATES
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.tree import TokenTree
 
@@ -70,9 +70,6 @@ class DraftModel:
         if not self._evaluated:
             seen = self._cache.rewind(common_prefix(self._cache.tokens, self._text))
             unread = self._text[seen:]
-            if len(unread) > CATCH_UP:
-                self._cache.prefill(self._text)
-                unread = ()
         wanted = {up for node in nodes.tolist() for up in tree.path(node)} - self._evaluated
         batch = np.array(sorted(wanted), np.int32)
         self._cache.evaluate(tree, batch, unread)
@@ -80,7 +77,7 @@ class DraftModel:
         ids = np.empty((len(batch), NUM_CANDIDATES), np.int32)
         logits = np.empty((len(batch), NUM_CANDIDATES), np.float32)
         total = np.empty(len(batch), np.float32)
-        rows = self._cache.rows(batch)
+        rows = np.array([self._cache.row(node) for node in batch.tolist()], np.uint64)
         native.topk(rows, self._vocab_limit, NUM_CANDIDATES, ids, logits, total)
         return batch, (ids, logits)
 
