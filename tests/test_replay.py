@@ -351,10 +351,10 @@ def test_what_was_evaluated_is_remembered(
         assert run(source, "dyspec:12") == first
         with pytest.raises(DyspecError, match="name the draft with -md"):
             run(source, "dyspec:64")
+    other = DraftModel(tiny_adversarial.draft, num_ctx=64, num_threads=1, vocab_limit=9)
     with pytest.raises(DyspecError, match=r"remembers the draft draft-0\.05\.gguf, not odd\.gguf"):
-        Distributions(
-            path, DraftModel(tiny_adversarial.draft, num_ctx=64, num_threads=1, vocab_limit=9)
-        )
+        Distributions(path, other)
+    other.close()
     (tmp_path / "notes").write_text("no database, but long enough to be looked at " * 20)
     with pytest.raises(DyspecError, match="no file of remembered distributions"):
         Distributions(tmp_path / "notes", None)
@@ -395,6 +395,21 @@ def test_record_and_replay_at_the_command_line(tiny_pair: TinyPair, tmp_path: Pa
     assert (
         json.loads(again.stdout.splitlines()[-1])["curves"]["gpu-8b"]["priced"] == curve["priced"]
     )
+
+
+def test_what_cannot_be_replayed_is_said_before_anything_is_done(tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("")
+    for words, message in (
+        ([], "--texts"),
+        (["--texts", str(texts), "--policy", "none"], "plain decoding"),
+        (["--texts", str(texts), "--policy", "dyspec:100"], "trees of 64 leaves"),
+        (["--texts", str(texts), "--curve", "nowhere"], "curves: f16-ram"),
+        (["--texts", str(texts)], "holds no text"),
+    ):
+        result = CliRunner().invoke(main, ["replay", *words])
+        assert result.exit_code == 2, result.output
+        assert message in result.output
 
 
 def test_the_table_of_known_acceptance() -> None:

@@ -19,7 +19,7 @@ from benchmarks import report
 from benchmarks.prompts import Prompt, choose
 from benchmarks.replay.ablations import ABLATIONS
 from benchmarks.replay.curves import Machine, find_machine, own_machines
-from benchmarks.replay.distributions import Distributions, DraftModel
+from benchmarks.replay.distributions import NUM_SEQUENCES, Distributions, DraftModel
 from benchmarks.replay.simulation import Clock, Result, Source, replay
 from benchmarks.replay.texts import RecordedText, append_text, read_texts
 from benchmarks.runs import Runs
@@ -87,8 +87,12 @@ def main(
         return
     if texts is None:
         raise click.UsageError("name the recorded texts with --texts; `replay record` writes them")
+    for spec in policies:
+        _parsed(spec, np.zeros(0, np.int32))
     machines = [find_machine(name) for name in curves] or list(own_machines().values())
     recorded = read_texts(texts)
+    if not recorded:
+        raise click.UsageError(f"{texts} holds no text")
     num_threads = threads or physical_cores()
     where = circumstances(hashes([draft] if draft else []), num_threads, report.PROGRAM)
     path = distributions or texts.with_suffix(".sqlite")
@@ -182,6 +186,8 @@ def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     policy = parse(spec, end_tokens)
     if policy is None:
         raise click.UsageError("--policy none: plain decoding is what all are compared with")
+    if policy.max_leaves > NUM_SEQUENCES:
+        raise click.UsageError(f"--policy {spec}: a replay has trees of {NUM_SEQUENCES} leaves")
     return policy
 
 

@@ -112,12 +112,15 @@ class Distributions:
         self.num_evaluated = 0
         self._new: list[tuple[bytes, bytes, bytes]] = []
         self._text_hash = hashlib.blake2b(digest_size=16)
+        self._file = sqlite3.connect(path)
         try:
-            self._file = sqlite3.connect(path)
             self._check_draft()
             rows = self._file.execute("SELECT context, ids, logits FROM candidates")
             self._known = {context: (ids, logits) for context, ids, logits in rows}
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, DyspecError) as error:
+            self._file.close()
+            if isinstance(error, DyspecError):
+                raise
             raise DyspecError(f"{path}: no file of remembered distributions ({error})") from error
 
     def start_step(self, text: Sequence[int]) -> None:
