@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from dyspec_edge.bench.journal import Journal
 
@@ -34,7 +35,8 @@ class Runs:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.description}"),  # last, since the end of a long line is cut off
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
+            expand=True,  # so that a long description is cut short, not the figures
             console=Console(stderr=True),
         )
         self._task = self._progress.add_task("", total=None)
