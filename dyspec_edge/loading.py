@@ -244,12 +244,17 @@ def set_prices(
     draft = decoder.drafter.cache if decoder.drafter else None
     calibration = calibrator.calibrate(decoder.target, draft, report)
     policy.set_prices(calibration.target, calibration.draft)
-    decoder.target.pad_to(calibration.target.pass_sizes)
-    if draft is not None and calibration.draft is not None:
-        draft.pad_to(calibration.draft.pass_sizes)
+    pad_passes(decoder, calibration)
     if not policy.has_headroom():
         policy.set_prices(calibration.target, None)
     return calibration
+
+
+def pad_passes(decoder: SpeculativeDecoder, calibration: Calibration) -> None:
+    """Fill the passes of both models up to the sizes whose prices are known."""
+    decoder.target.pad_to(calibration.target.pass_sizes)
+    if decoder.drafter is not None and calibration.draft is not None:
+        decoder.drafter.cache.pad_to(calibration.draft.pass_sizes)
 
 
 def _explanation(policy: PricedPolicy, calibration: Calibration) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from dyspec_edge import cli
+from dyspec_edge import cli, cost
 from dyspec_edge.bench.journal import Journal, read_lines
 from dyspec_edge.bench.plan import Lane, turns
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.bench.stage import Confidence
+from dyspec_edge.cost import CostCurve
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.speculative import Step
 from dyspec_edge.tree import TokenTree
@@ -176,6 +177,29 @@ def test_what_priced_has_learned_outlives_an_interruption(run: Bench, out: Path)
     line["run"]["fresh"] = True
     out.write_text(json.dumps(line) + "\n")
     assert acceptances("--fresh")[1] > 0.5
+
+
+def test_passes_of_priced_have_the_sizes_that_were_measured(
+    run: Bench, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
+    sizes = (1, 7, 30, 64)
+    target = CostCurve(sizes, (1.0, 1.01, 1.02, 1.1), padded=True)
+    draft = CostCurve((1, 9, 24), (0.005, 0.005, 0.006), padded=True)
+
+    def measure(_cache: object, wanted: Sequence[int], *_report: object) -> CostCurve:
+        return draft if wanted == cost.DRAFT_SIZES else target
+
+    monkeypatch.setattr("dyspec_edge.calibration.measure_curve", measure)
+    assert run(*policies("priced"), "-n", "30").exit_code == 0
+    lines = read_lines(out)
+    assert len(lines) == 4
+    for line in lines:
+        stats = line["result"]["stats"]
+        assert stats["tree_steps"] > 0
+        steps = enumerate(stats["tree_size_histogram"])
+        padded = sum(n * min(s for s in sizes if s > drafted) for drafted, n in steps)
+        assert stats["target_rows"] == padded
 
 
 def test_without_a_draft_there_is_plain_decoding_and_lookup(

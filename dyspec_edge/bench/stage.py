@@ -23,7 +23,7 @@ from dyspec_edge.bench.prompts import Prompt
 from dyspec_edge.calibration import Calibration
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import Cancelled, OptionError
-from dyspec_edge.loading import Loaded, open_models, set_prices
+from dyspec_edge.loading import Loaded, open_models, pad_passes, set_prices
 from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import SamplingParams
@@ -174,6 +174,8 @@ class Stage:
         drafts = policy is not None and not idle
         decoder = self._models.decoder(policy, lane.verify, drafts=drafts)
         try:
+            if isinstance(policy, PricedPolicy) and self._calibration is not None:
+                pad_passes(decoder, self._calibration)
             self._engine = Engine(self._config, Loaded(decoder, self._models, None))
             yield self._engine
         finally:
