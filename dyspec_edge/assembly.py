@@ -85,7 +85,9 @@ class Builder:
                 opened.callback(drafter.close)
                 if isinstance(policy, PricedPolicy):
                     drafter.longest_read = LONGEST_READ
-            verifier: Verifier = ResidualVerifier() if verify == "residual" else MatchVerifier()
+            verifier: Verifier = MatchVerifier()
+            if verify == "residual":
+                verifier = policy.residual_verifier() if policy else ResidualVerifier()
             return SpeculativeDecoder(
                 target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
             )

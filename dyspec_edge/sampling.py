@@ -22,8 +22,10 @@ from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import ChainOptions, Model, SamplerChain, candidates_view
 from dyspec_edge.native.rows import not_finite
 
-# Streams of the counter-based generator; draft nodes take 1, 2, ... (draft/model.py).
+# Streams of the counter-based generator; draft nodes take 1, 2, ... (draft/ranking.py), and where
+# they are drawn with replacement those from DRAW_STREAM on.
 TARGET_STREAM = 0
+DRAW_STREAM = 1 << 30
 ACCEPT_STREAM = 1 << 31
 
 

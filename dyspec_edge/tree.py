@@ -32,6 +32,8 @@ class TokenTree:
         terminal: uint8[capacity], 1 where a node must not get children.
         candidate_ids, candidate_probs: int32 and float32 [capacity, num_candidates].
         num_candidates: int32[capacity]; -1 where the draft has not evaluated the node.
+        draws: by node, where children were drawn with replacement: the places int32[n] of the draws
+            among its candidates, in their order.  A token that came again is one child still.
     """
 
     def __init__(self, capacity: int, num_candidates: int) -> None:
@@ -46,6 +48,7 @@ class TokenTree:
         self.candidate_ids = np.zeros((capacity, num_candidates), np.int32)
         self.candidate_probs = np.zeros((capacity, num_candidates), np.float32)
         self.num_candidates = np.full(capacity, -1, np.int32)
+        self.draws: dict[int, npt.NDArray[np.int32]] = {}
         self._size = np.zeros(1, np.int32)
         self.reset(0)
 
@@ -75,6 +78,7 @@ class TokenTree:
         self.num_children[:used] = 0
         self.terminal[:used] = 0
         self.num_candidates[:used] = -1
+        self.draws.clear()
         self.token[0] = root
         self._size[0] = 1
 

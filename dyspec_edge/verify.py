@@ -1,14 +1,15 @@
 """The two exact verifiers: which path of a drafted tree the target agrees with.
 
 `match` draws the target's own token at each node and goes down while a child equals it.
-`residual` (Algorithm 3 of the DySpec paper, multi-round rejection) tests the children against
-the target's distribution one after another.  Both emit at least one token a step: the one below
-the last accepted node, the *bonus token*.  Nothing here knows who drafted the tree.
+`residual` (multi-round rejection) tests the children against the target's distribution one after
+another; how they were drawn, with or without replacement, is the policy's to say.  Both emit at
+least one token a step: the one below the last accepted node, the *bonus token*.  Nothing here
+knows who drafted the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -63,16 +64,55 @@ class MatchVerifier:
             path.append(child)
 
 
+Rounds = Iterator[tuple[int, npt.NDArray[np.float64]]]
+"""The drafted tokens of a node in the order of drawing: the place of each among the candidates, and
+the probabilities float64[K] of all candidates when it was drawn."""
+
+
+def without_replacement(tree: TokenTree, node: int) -> Rounds:
+    """DySpec's rounds: child r is candidate r, drawn when those before it could not come again."""
+    num = max(0, int(tree.num_candidates[node]))
+    mass = tree.candidate_probs[node].astype(np.float64)
+    mass[num:] = 0.0
+    for rank in range(min(num, int(tree.num_children[node]))):
+        yield rank, mass / mass.sum()
+        mass[rank] = 0.0
+
+
+def then_uniform(tree: TokenTree, node: int) -> Rounds:
+    """Sequoia's rounds: when no candidate with a probability is left, uniformly from the others."""
+    yield from without_replacement(tree, node)
+    allowed = tree.candidate_ids[node] >= 0
+    for rank in range(int(tree.num_candidates[node]), int(tree.num_children[node])):
+        allowed[:rank] = False
+        yield rank, allowed / allowed.sum()
+
+
+def with_replacement(tree: TokenTree, node: int) -> Rounds:
+    """SpecInfer's rounds: each time from all candidates; a token may come again."""
+    draws = tree.draws.get(node, ())
+    mass = tree.candidate_probs[node].astype(np.float64)
+    mass[max(0, int(tree.num_candidates[node])) :] = 0.0
+    for place in draws:
+        yield int(place), mass / mass.sum()
+
+
 class ResidualVerifier:
     """The text follows the target's distribution; children must have been drawn from the draft.
 
-    A node's children y1, y2, ... were drawn from its candidates' distribution D without
-    replacement.  With R = P and Q = D: accept y with probability min(1, R[y] / Q[y]), else
-    R = normalise(max(R - Q, 0)), Q without y, renormalised, next child.  No child left: draw the
-    bonus token from R.
+    With R = P, the target's distribution, and for each round (y, Q) of a node: accept y with
+    probability min(1, R[y] / Q[y]), else R = normalise(max(R - Q, 0)), next round.  No round left:
+    draw the bonus token from R.  How Q goes on from round to round is all in which DySpec
+    (Algorithm 3), Sequoia (Algorithm 2) and SpecInfer (Algorithm 2) differ.
+
+    Args:
+        rounds: how the children of a node were drawn.
     """
 
     name = "residual"
+
+    def __init__(self, rounds: Callable[[TokenTree, int], Rounds] = without_replacement) -> None:
+        self._rounds = rounds
 
     def walk(
         self, tree: TokenTree, row: Row, sampler: Sampler, index: int
@@ -85,12 +125,12 @@ class ResidualVerifier:
             child, left = self._choose(tree, node, ids, probs, sampler, position)
             token = int(tree.token[child]) if child >= 0 else sampler.pick(ids, left, position)
             sampler.accept(token)
-            if child < 0 or tree.terminal[child]:
+            if child < 0 or not row(child) or tree.terminal[child]:
                 return path, token
             path.append(child)
 
-    @staticmethod
     def _choose(
+        self,
         tree: TokenTree,
         node: int,
         ids: npt.NDArray[np.int32],
@@ -99,31 +139,19 @@ class ResidualVerifier:
         position: int,
     ) -> tuple[int, npt.NDArray[np.float64]]:
         """The accepted child or -1, and what is left of the target's distribution."""
-        children = tree.children(node)
-        if not children:
+        if not tree.num_children[node]:
             return -1, probs
-        num = int(tree.num_candidates[node])
-        drafted = tree.candidate_ids[node, :num]
-        mass = tree.candidate_probs[node, :num].astype(np.float64)
-        mass /= mass.sum()
-        # Where the draft's candidates stand among the target's; len(ids) is "nowhere".
-        place = np.searchsorted(ids, drafted)
-        place[place < len(ids)] = np.where(
-            ids[place[place < len(ids)]] == drafted[place < len(ids)],
-            place[place < len(ids)],
-            len(ids),
-        )
-        known = place < len(ids)
+        drafted = tree.candidate_ids[node]
+        # Where the draft's candidates stand among the target's tokens, if they do.
+        place = np.minimum(np.searchsorted(ids, drafted), len(ids) - 1)
+        known = ids[place] == drafted
         left = probs.copy()
-        for rank, child in enumerate(children):  # child number r is candidate number r
-            total = mass[rank:].sum()
-            share = mass[rank] / total if total > 0 else 0.0
-            wanted = left[place[rank]] if known[rank] else 0.0
-            if wanted > 0 and sampler.chance(position, rank, int(drafted[rank])) * share < wanted:
-                return child, left
-            if total > 0:
-                rest = known & (np.arange(num) >= rank)
-                left[place[rest]] = np.maximum(left[place[rest]] - mass[rest] / total, 0.0)
+        for number, (y, share) in enumerate(self._rounds(tree, node)):
+            token = int(drafted[y])
+            wanted = left[place[y]] if known[y] else 0.0
+            if wanted > 0 and sampler.chance(position, number, token) * share[y] < wanted:
+                return tree.child(node, token), left
+            left[place[known]] = np.maximum(left[place[known]] - share[known], 0.0)
             if left.sum() <= 0:  # rounding: the draft equals the target and was still refused
                 left = probs.copy()
             left /= left.sum()

@@ -22,7 +22,7 @@ from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier
+from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
 from tests.conftest import TinyPair
 
 Rows = npt.NDArray[np.float32]
@@ -128,12 +128,15 @@ def opened_decoder(
                 excluded=excluded,
                 temperature=draft_temperature,
             )
+        verifier: Verifier = MatchVerifier()
+        if verify == "residual":
+            verifier = chosen.residual_verifier() if chosen is not None else ResidualVerifier()
         yield SpeculativeDecoder(
             cache(model, num_ctx),
             ends,
             drafter=drafter,
             policy=chosen,
-            verifier=ResidualVerifier() if verify == "residual" else MatchVerifier(),
+            verifier=verifier,
         )
 
 

@@ -393,7 +393,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
     [
         ({"policy": "fast"}, "no policy is called 'fast'; there are none, chain:K"),
         ({"policy": "dyspec:0"}, "'0' is not a number from 1 to"),
-        ({"policy": "dyspec-threshold:8:2"}, "'2' is not a threshold between 0 and 1"),
+        ({"policy": "dyspec-threshold:8:2"}, "'2' is not a number between 0 and 1"),
         ({"verify": "hope"}, "verify is 'hope'; it must be one of auto, match, residual"),
         ({"flash_attn": "yes"}, "flash_attn is 'yes'; it must be one of auto, off, on"),
         ({"cache_type_k": "f8"}, "cache_type_k is 'f8'; it must be one of f32, f16"),

@@ -15,6 +15,7 @@ from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.chain import ChainPolicy
 from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.policy.interface import Drafter
+from dyspec_edge.policy.specinfer import SpecInferPolicy
 from dyspec_edge.tree import TokenTree
 
 Ids = npt.NDArray[np.int32]
@@ -49,6 +50,12 @@ class TableDrafter(Drafter):
             tree.candidate_ids[node, : self._num] = ids
             tree.candidate_probs[node, : self._num] = probs
             tree.num_candidates[node] = self._num
+
+    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
+        """With replacement, as under `residual`."""
+        rng = np.random.default_rng([self._seed, *tree.token[tree.path(node)], 1])
+        probs = tree.candidate_probs[node, : self._num].astype(np.float64)
+        return rng.choice(self._num, count, p=probs / probs.sum()).astype(np.int32)
 
 
 class MuteDrafter(TableDrafter):
@@ -214,16 +221,83 @@ def test_a_chain_takes_the_first_choices() -> None:
     assert tree.num_leaves == 1
 
 
+@pytest.mark.parametrize(("floor", "alpha"), [(0.2, 0.1), (0.5, 0.05), (0.9, 0.02)])
+def test_a_floor_ends_the_chain_before_an_unlikely_token(floor: float, alpha: float) -> None:
+    """As llama.cpp does: the token below the floor is not drafted, the one above it is."""
+    lengths = []
+    for seed in range(40):
+        drafter, path = TableDrafter(seed, num_candidates=40, alpha=alpha), [7]
+        policy, tree = ChainPolicy(8, NO_ENDS, floor), TokenTree(9, 40)
+        tree.reset(7)
+        policy.grow(tree, drafter, FAR)
+        while len(path) < 9:
+            ids, probs = drafter.candidates(path)
+            best = np.sort(probs.astype(float))[::-1][:10]
+            if best[0] / best.sum() < floor:
+                break
+            path.append(int(ids[0]))
+        assert tree.token[: tree.size].tolist() == path
+        lengths.append(tree.num_drafted)
+    assert min(lengths) == 0
+    assert max(lengths) > 1
+
+
+def test_the_floor_does_not_look_at_the_token_that_was_drawn() -> None:
+    """Under `residual` the first candidate need not be the likeliest."""
+
+    class Unlucky(TableDrafter):
+        def candidates(self, _path: Sequence[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
+            return np.arange(2, dtype=np.int32), np.array([0.1, 0.9], np.float32)
+
+    policy, tree = ChainPolicy(3, NO_ENDS, 0.8), new_tree(3)
+    policy.grow(tree, Unlucky(num_candidates=2), FAR)
+    assert tree.token[: tree.size].tolist() == [7, 0, 0, 0]
+
+
+@pytest.mark.parametrize("widths", [[1], [4], [2, 2, 1], [1, 1, 3, 1, 1, 1, 1, 1], [3, 1, 2]])
+@pytest.mark.parametrize("seed", range(4))
+def test_specinfer_gives_each_node_of_a_layer_its_draws(widths: list[int], seed: int) -> None:
+    """The paper's expansion; a token that was drawn again is the same node."""
+    drafter = TableDrafter(seed)
+    policy = SpecInferPolicy(widths, NO_ENDS)
+    tree = new_tree(policy.max_nodes)
+    nodes = policy.grow(tree, drafter, FAR)
+    assert sorted(nodes.tolist()) == list(range(tree.size))
+    layers = [np.flatnonzero(tree.depth[: tree.size] == i).tolist() for i in range(len(widths) + 1)]
+    assert drafter.passes == layers[:-1], "a pass per layer, and none for the leaves"
+    for width, layer in zip(widths, layers, strict=False):
+        for node in layer:
+            draws = tree.draws[node].tolist()
+            assert len(draws) == width
+            children = tree.candidate_ids[node, list(dict.fromkeys(draws))]
+            assert tree.token[tree.children(node)].tolist() == children.tolist()
+
+
+def test_specinfer_of_distinct_draws_has_the_papers_size() -> None:
+    """Its figure 3: <2, 2, 1> gives four sequences of three tokens."""
+
+    class Ranked(TableDrafter):
+        def draw(self, _tree: TokenTree, _node: int, count: int) -> Ids:
+            return np.arange(count, dtype=np.int32)
+
+    policy = SpecInferPolicy([2, 2, 1], NO_ENDS)
+    tree = new_tree(policy.max_nodes)
+    policy.grow(tree, Ranked(), FAR)
+    assert (tree.num_drafted, tree.num_leaves) == (policy.max_nodes, policy.max_leaves) == (10, 4)
+    assert tree.depth[: tree.size].tolist() == [0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+
+
 def every_policy(num_nodes: int, ends: Ids) -> list[Policy]:
     return [
         ChainPolicy(num_nodes, ends),
         DySpecPolicy(num_nodes, ends),
         ThresholdPolicy(num_nodes, ends),
         ThresholdPolicy(num_nodes, ends, 0.001),
+        SpecInferPolicy([3, 2, 1, 1, 1][: max(1, num_nodes // 4)], ends),
     ]
 
 
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(len(every_policy(1, NO_ENDS))))
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
 def test_nothing_is_deeper_than_allowed(kind: int, depth: int) -> None:
     policy = every_policy(40, NO_ENDS)[kind]
@@ -236,7 +310,7 @@ def test_nothing_is_deeper_than_allowed(kind: int, depth: int) -> None:
         assert all(tree.depth[node] < depth for node in nodes), "a pass for nothing"
 
 
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(len(every_policy(1, NO_ENDS))))
 def test_nothing_grows_below_an_end(kind: int) -> None:
     num_ends = 0
     for seed in range(30):
@@ -250,7 +324,7 @@ def test_nothing_grows_below_an_end(kind: int) -> None:
     assert num_ends > 0
 
 
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(len(every_policy(1, NO_ENDS))))
 def test_a_draft_that_proposes_nothing(kind: int) -> None:
     drafter, tree = MuteDrafter(), new_tree(10)
     nodes = every_policy(10, NO_ENDS)[kind].grow(tree, drafter, FAR)
@@ -259,7 +333,7 @@ def test_a_draft_that_proposes_nothing(kind: int) -> None:
     assert drafter.passes == [[0]]
 
 
-@pytest.mark.parametrize("kind", range(4))
+@pytest.mark.parametrize("kind", range(len(every_policy(1, NO_ENDS))))
 def test_what_is_verified_has_its_parents_first(kind: int) -> None:
     policy, tree = every_policy(60, NO_ENDS)[kind], new_tree(60)
     nodes = policy.grow(tree, TableDrafter(4), FAR).tolist()
@@ -287,6 +361,10 @@ def test_leaves_are_capped_by_the_sequence_ids() -> None:
     ("spec", "kind", "num_nodes", "num_leaves"),
     [
         ("chain:7", ChainPolicy, 7, 1),
+        ("chain:7:0.75", ChainPolicy, 7, 1),
+        ("specinfer:2x2x1", SpecInferPolicy, 10, 4),
+        ("specinfer:1x1x3x1x1x1x1x1", SpecInferPolicy, 20, 3),
+        ("specinfer:64x4", SpecInferPolicy, 320, 256),
         ("dyspec:16", DySpecPolicy, 16, 16),
         ("dyspec:1024", DySpecPolicy, 1024, 256),
         ("dyspec-threshold:64", ThresholdPolicy, 64, 64),
@@ -317,6 +395,16 @@ def test_none_is_plain_decoding() -> None:
         "chain:-1",
         "chain:x",
         "chain:3:4",
+        "chain:3:0",
+        "chain:3:0.5:1",
+        "specinfer",
+        "specinfer:",
+        "specinfer:2x",
+        "specinfer:2x0",
+        "specinfer:2xx2",
+        "specinfer:2X2",
+        "specinfer:65",
+        "specinfer:2:2",
         "chain:1025",
         "dyspec",
         "dyspec:1.5",
@@ -335,3 +423,15 @@ def test_what_no_policy_spells(spec: str) -> None:
         parse(spec, ENDS)
     assert f"'{spec}'" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("specinfer:8x8x8", "512 leaves; 256 is the most"),
+        ("specinfer:4x4x4x4x1x1x1x1", "1364 nodes; 1024 is the most"),
+    ],
+)
+def test_trees_that_no_batch_can_hold(spec: str, words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        parse(spec, ENDS)

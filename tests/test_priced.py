@@ -95,6 +95,9 @@ class World(Drafter):
             tree.candidate_probs[node, : len(ids)] = chances / max(1.0, chances.sum())
             tree.num_candidates[node] = len(ids)
 
+    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
+        raise NotImplementedError("priced trees rank")
+
     def step(self, policy: PricedPolicy, tree: TokenTree, *, drafts: bool = True) -> int:
         """One step of the loop; returns the number of emitted tokens."""
         started = self.now

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import cache
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +41,15 @@ ENDING = SamplingParams(temperature=1.0, logit_bias=((2, 4.5),))
 SIZES = [1, 4, 16, 64, 200]
 POLICIES = [
     *(f"chain:{length}" for length in (1, 4, 16)),
+    "chain:8:0.3",
+    "specinfer:3",
+    "specinfer:4x2x2x1",
+    "specinfer:1x1x3x1x1x1x1x1",
     *(f"dyspec:{size}" for size in SIZES),
     *(f"dyspec-threshold:{size}" for size in SIZES),
     "dyspec-threshold:64:0.03",
 ]
+ENDED = ["chain:6", "specinfer:4x2x1", "dyspec:16", "dyspec-threshold:24"]
 
 
 def prompt(length: int = 20, seed: int = 0) -> list[int]:
@@ -85,10 +91,11 @@ def assert_caches_hold(decoder: SpeculativeDecoder, text: Sequence[int]) -> None
 def test_match_says_what_plain_decoding_says(
     tiny_pair: TinyPair, plain: PlainTexts, policy: str
 ) -> None:
-    size = int(policy.split(":")[1])
-    length = 100 if size < 16 else 60 if size < 64 else 30  # 240 tokens at least
     accepted = 0
     with opened_decoder(tiny_pair, policy) as decoder:
+        assert decoder.policy is not None
+        size = decoder.policy.max_nodes
+        length = 100 if size < 16 else 60 if size < 64 else 30  # 240 tokens at least
         for params in (GREEDY, COOL, WARM, PENALISED):
             for seed in (1, 2):
                 text = prompt(seed=seed)
@@ -104,7 +111,7 @@ def test_penalties_see_the_path_at_temperature_0(tiny_pair: TinyPair, plain: Pla
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), GREEDY_PENALISED, 1, 120)
     assert wanted != plain.reply(tuple(text), GREEDY, 1, 120)
-    for policy in ("chain:8", "dyspec:24", "dyspec-threshold:24"):
+    for policy in ("chain:8", "specinfer:4x2x1", "dyspec:24", "dyspec-threshold:24"):
         with opened_decoder(tiny_pair, policy) as decoder:
             assert reply(decoder, text, GREEDY_PENALISED, seed=1, max_tokens=120) == wanted
 
@@ -117,7 +124,7 @@ def test_a_poor_draft_changes_nothing(make_pair: PairFactory, plain: PlainTexts)
             assert reply(decoder, text, params, seed=1, max_tokens=100) == wanted
 
 
-@pytest.mark.parametrize("policy", ["chain:6", "dyspec:16", "dyspec-threshold:24"])
+@pytest.mark.parametrize("policy", ENDED)
 def test_an_end_token_ends_the_text_exactly(
     tiny_pair: TinyPair, plain: PlainTexts, policy: str
 ) -> None:
@@ -141,7 +148,7 @@ def test_an_end_token_ends_the_text_exactly(
     assert drafted_ends > 0, "some of them in the middle of a tree"
 
 
-@pytest.mark.parametrize("policy", ["none", "chain:6", "dyspec:16", "dyspec-threshold:24"])
+@pytest.mark.parametrize("policy", ["none", *ENDED])
 def test_max_tokens_is_met_exactly(tiny_pair: TinyPair, plain: PlainTexts, policy: str) -> None:
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
@@ -165,7 +172,7 @@ def assert_wholly_accepted(decoder: SpeculativeDecoder, found: Iterator[Step]) -
     return accepted
 
 
-@pytest.mark.parametrize("policy", ["chain:6", "dyspec:16", "dyspec-threshold:24"])
+@pytest.mark.parametrize("policy", ENDED)
 @pytest.mark.parametrize("params", [GREEDY, COOL, SamplingParams(temperature=1.0, top_k=20)])
 def test_a_draft_that_is_the_target_is_accepted_wholly(
     tiny_equal: TinyPair, policy: str, params: SamplingParams
@@ -179,8 +186,14 @@ def test_a_draft_that_is_the_target_is_accepted_wholly(
             assert accepted == 60 - 9, "9 steps of 6 drafted tokens and a bonus token, 7 at most"
 
 
-@pytest.mark.parametrize("policy", ["chain:5", "dyspec:12", "dyspec-threshold:12:0.05"])
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    ("policy", "temperature"),
+    [
+        *product(["chain:5", "dyspec:12", "dyspec-threshold:12:0.05"], [0.0, 0.6, 1.0]),
+        ("specinfer:3x2x1", 0.6),  # at temperature 0 it draws all the same
+        ("specinfer:3x2x1", 1.0),
+    ],
+)
 def test_an_equal_draft_is_accepted_wholly_under_residual(
     tiny_six_equal: TinyPair, policy: str, temperature: float
 ) -> None:
@@ -198,7 +211,7 @@ def tiny_six_equal(tiny_six: TinyPair) -> TinyPair:
 
 
 @pytest.mark.parametrize("verify", ["match", "residual"])
-@pytest.mark.parametrize("policy", ["chain:6", "dyspec:16", "dyspec-threshold:24"])
+@pytest.mark.parametrize("policy", ENDED)
 def test_an_adversarial_draft_is_never_accepted(
     tiny_adversarial: TinyPair, policy: str, verify: str
 ) -> None:
@@ -214,7 +227,7 @@ def test_an_adversarial_draft_is_never_accepted(
                 assert tokens_of(found) == reply(none, prompt(), params, seed=1, max_tokens=40)
 
 
-@pytest.mark.parametrize("policy", ["chain:4", "dyspec:12"])
+@pytest.mark.parametrize("policy", ["chain:4", "specinfer:3x2x1", "dyspec:12"])
 def test_residual_with_the_same_seed_says_the_same(tiny_pair: TinyPair, policy: str) -> None:
     with opened_decoder(tiny_pair, policy, verify="residual") as decoder:
         first = reply(decoder, prompt(), COOL, seed=1, max_tokens=60)
@@ -240,7 +253,7 @@ def exact_pairs(pair: TinyPair, text: list[int], params: SamplingParams) -> npt.
     return pairs
 
 
-@pytest.mark.parametrize("policy", ["dyspec:3", "dyspec:24"])
+@pytest.mark.parametrize("policy", ["specinfer:3x2", "dyspec:3", "dyspec:24"])
 def test_residual_follows_the_targets_distribution(tiny_six: TinyPair, policy: str) -> None:
     """End to end, on the first two tokens of replies that may be longer."""
     params = SamplingParams(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)

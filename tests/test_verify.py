@@ -21,7 +21,7 @@ from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.interface import Drafter
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Row, Verifier
+from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Row, Verifier, with_replacement
 from tests.conftest import TinyPair
 
 Floats = npt.NDArray[np.float64]
@@ -62,6 +62,10 @@ class TableDrafter(Drafter):
         found = self._ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
         tree.candidate_ids[nodes], tree.candidate_probs[nodes], tree.num_candidates[nodes] = found
 
+    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
+        probs = tree.candidate_probs[node, : tree.num_candidates[node]]
+        return self._ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
+
 
 @dataclass(frozen=True)
 class Case:
@@ -100,7 +104,7 @@ def two_tokens(
         tree.reset(emitted[-1])
         index = len(emitted) - 1
         policy.grow(tree, TableDrafter(DRAFTS[case.draft], ranking, index), case.max_depth)
-        path, bonus = ResidualVerifier().walk(tree, rows_of(tree), sampler, index)
+        path, bonus = policy.residual_verifier().walk(tree, rows_of(tree), sampler, index)
         emitted += [*tree.token[path[1:]].tolist(), bonus]
     return emitted[1:3]
 
@@ -150,6 +154,13 @@ CASES = {
     "threshold": Case("dyspec-threshold:12:0.1", COOL),
     "threshold-capped": Case("dyspec-threshold:5:0.01"),
     "threshold-adaptive": Case("dyspec-threshold:8"),
+    "specinfer": Case("specinfer:2x2"),
+    "specinfer-wide": Case("specinfer:6", COOL),
+    "specinfer-deep": Case("specinfer:3x1x2", COOL, draft_temperature=0.5),
+    "specinfer-opposite": Case("specinfer:4x2", draft="opposite"),
+    "specinfer-narrow-draft": Case("specinfer:3x3", draft_params=TOP_2),
+    "specinfer-narrow-target": Case("specinfer:3x3", TOP_2, draft_params=UNCUT),
+    "chain-floor": Case("chain:3:0.5"),
     "chain": Case("chain:2"),
     "chain-top-k": Case("chain:3", TOP_2, draft_temperature=0.6),
 }
@@ -201,6 +212,45 @@ def test_residual_equals_algorithm_3_at_every_node(children: list[int], model: M
             path, bonus = ResidualVerifier().walk(tree, rows_of(tree), sampler, 0)
             observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
     wanted = algorithm_3(probs, draft / draft.sum(), children)
+    assert not observed[wanted < 1e-12].any()
+    possible = wanted > 1e-12
+    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+
+
+def specinfer_2(target: Floats, draft: Floats, draws: list[int]) -> Floats:
+    """SpecInfer's VerifyStochastic at one node with these draws; returns as `algorithm_3`."""
+    chance, alive = np.zeros(2 * V), 1.0
+    for y in draws:
+        accept = min(1.0, target[y] / draft[y])
+        chance[y] += alive * accept
+        alive *= 1 - accept
+        if alive <= 0:
+            return chance
+        target = np.maximum(target - draft, 0) / np.maximum(target - draft, 0).sum()
+    chance[V:] += alive * target
+    return chance
+
+
+@pytest.mark.parametrize("draws", [[3], [5, 5], [3, 3, 0, 3, 5], [5, 1, 5, 2, 2, 4, 0]])
+def test_with_replacement_equals_specinfers_algorithm(draws: list[int], model: Model) -> None:
+    """On fixed draws: a token that came again is a round, but no second child."""
+    draft = np.exp(DRAFT[ROOT].astype(np.float64))
+    draft /= draft.sum()
+    tree = TokenTree(1 + V, V)
+    tree.reset(ROOT)
+    tree.candidate_ids[0], tree.num_candidates[0] = np.arange(V), V
+    tree.candidate_probs[0] = draft
+    tree.draws[0] = np.array(draws, np.int32)
+    for token in dict.fromkeys(draws):
+        tree.add(0, token, float(draft[token]))
+    observed = np.zeros(2 * V)
+    with closing(Sampler(model, UNCUT, 0)) as sampler:
+        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
+        for seed in range(2500):
+            sampler.seed = seed
+            path, bonus = ResidualVerifier(with_replacement).walk(tree, rows_of(tree), sampler, 0)
+            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
+    wanted = specinfer_2(probs, draft, draws)
     assert not observed[wanted < 1e-12].any()
     possible = wanted > 1e-12
     assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
@@ -264,6 +314,20 @@ def test_match_stops_where_the_target_was_not_asked(model: Model) -> None:
         token = sampler.draw(address, 0)
         tree.add(0, token, 0.5)
         assert MatchVerifier().walk(tree, [address, 0].__getitem__, sampler, 0) == ([0], token)
+
+
+def test_residual_stops_where_the_target_was_not_asked(model: Model) -> None:
+    """The accepted child is emitted, but nothing can be said of what comes below it."""
+    tree = TokenTree(2, V)
+    tree.reset(ROOT)
+    token = int(np.argmax(TARGET[ROOT]))
+    tree.candidate_ids[0], tree.candidate_probs[0], tree.num_candidates[0] = token, 0, 1
+    tree.candidate_probs[0, 0] = 1
+    tree.add(0, token, 1.0)
+    address = TARGET[ROOT].ctypes.data
+    with closing(Sampler(model, replace(UNCUT, temperature=0.0), 0)) as sampler:
+        found = ResidualVerifier().walk(tree, [address, 0].__getitem__, sampler, 0)
+    assert found == ([0], token)
 
 
 @pytest.mark.parametrize("verifier", [MatchVerifier(), ResidualVerifier()])

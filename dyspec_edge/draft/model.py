@@ -126,6 +126,12 @@ class ModelDrafter:
         """Rows and seconds of this step's passes."""
         return self._passes[1].passes if self._passes is not None and self._has_begun else []
 
+    def draw(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
+        """Draw candidates of an evaluated node with replacement (Ranking.draw)."""
+        assert self.ranking is not None, "begin() comes first"
+        probs = tree.candidate_probs[node, : tree.num_candidates[node]]
+        return self.ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
+
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was evaluated of the accepted path."""
         self.cache.commit(tree, path)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.sampling import TARGET_STREAM, SamplingParams
+from dyspec_edge.sampling import DRAW_STREAM, TARGET_STREAM, SamplingParams
 
 Ids = npt.NDArray[np.int32]
 
@@ -65,7 +65,8 @@ class Ranking:
 
         Returns:
             ids int32[n, K] and probabilities float32[n, K] in the order of drawing, and the
-            number of usable candidates int32[n].
+            number of usable candidates int32[n].  Under `residual` the others stand behind them,
+            without a probability, in the order of a uniform draw; -1 must not be drafted.
         """
         ids = ids.copy()
         if self.params.logit_bias:
@@ -77,3 +78,21 @@ class Ranking:
             ids, logits, index.astype(np.uint32), streams.astype(np.uint32)
         )
         return ids, probs, usable
+
+    def draw(self, probs: npt.NDArray[np.float32], index: int, node: int, count: int) -> Ids:
+        """Draw candidates with replacement; under `match`, where ranks decide, take the first.
+
+        Args:
+            probs: float32[m], of the usable candidates of a node.
+            index: index in the reply of the token below the node.
+
+        Returns:
+            Places int32[n] among the candidates: n is `count`, under `match` at most m.
+        """
+        if not self.residual:
+            return np.arange(min(count, len(probs)), dtype=np.int32)
+        mass = np.cumsum(probs, dtype=np.float64)
+        numbers = np.arange(count, dtype=np.int32)
+        chance = native.uniform(self.seed, index, DRAW_STREAM + node, numbers)
+        places: Ids = np.searchsorted(mass, chance * mass[-1]).astype(np.int32)
+        return places

@@ -48,7 +48,9 @@ class CandidateOrder:
         """Put the candidates of each row into the order of drawing.
 
         Args:
-            ids: int32[n, k], k at most 256; in and out.
+            ids: int32[n, k], k at most 256; in and out.  Under residual those without a probability
+                stand behind the rest in the order of a uniform draw, and those that must not be
+                drafted come back as -1.
             logits: float32[n, k], -inf where a token must not be drafted.
             index, stream: uint32[n], as `gumbel` takes them.
 

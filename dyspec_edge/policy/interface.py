@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.tree import TokenTree
+from dyspec_edge.verify import ResidualVerifier, Verifier
 
 Nodes = npt.NDArray[np.int32]
 
@@ -24,6 +25,14 @@ class Drafter(Protocol):
     def evaluator(self, tree: TokenTree) -> native.Evaluator:
         """The same for native code that grows the tree."""
         return native.Evaluator.calling(lambda nodes: self.evaluate(tree, nodes))
+
+    def draw(self, tree: TokenTree, node: int, count: int) -> Nodes:
+        """Draw candidates of an evaluated node with replacement; under `match` take the first.
+
+        Returns:
+            Their places int32[n] among the candidates, in the order of drawing, n at most `count`.
+        """
+        ...
 
 
 class ReadingDrafter(Drafter, Protocol):
@@ -50,6 +59,10 @@ class NoDrafter(Drafter):
         """Find no candidates."""
         tree.num_candidates[nodes] = 0
 
+    def draw(self, tree: TokenTree, node: int, count: int) -> Nodes:
+        """Draw nothing."""
+        return np.empty(0, np.int32)
+
 
 class Policy(Protocol):
     """Grows trees.  What is not abstract has a default for policies that learn nothing.
@@ -63,6 +76,10 @@ class Policy(Protocol):
     name: str
     max_nodes: int
     max_leaves: int
+
+    def residual_verifier(self) -> Verifier:
+        """What keeps the text exact under `residual`, seeing how this policy draws children."""
+        return ResidualVerifier()
 
     @property
     def tree_capacity(self) -> int:

@@ -66,8 +66,15 @@ int32_t draw_order(const dyspec_ranking &r, Row &row, int32_t k) {
     soft_max(row.scores, row.inside, heat, k, row.probs);
     int32_t usable = 0;
     for (int32_t i = 0; i < k; i++) {
-        row.keys[i] = row.inside[i] ? row.scores[i] / heat + row.noise[i] : -INFINITY;
-        usable += row.probs[i] > 0;
+        if (!std::isfinite(row.scores[i])) {
+            row.ids[i] = -1;
+            row.keys[i] = -INFINITY;
+        } else if (float(row.probs[i]) > 0) { // as float: what the verifier is told
+            row.keys[i] = row.scores[i] / heat + row.noise[i];
+            usable++;
+        } else { // behind the rest, by noise alone: drawn uniformly
+            row.keys[i] = row.noise[i] - outside_offset;
+        }
     }
     return usable;
 }
