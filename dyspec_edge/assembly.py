@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 
 from dyspec_edge import cost, llama, stores
+from dyspec_edge.acceptance import rates_key, recall
 from dyspec_edge.cache import TreeCache
 from dyspec_edge.calibration import Calibrator, Shelf, file_key
 from dyspec_edge.config import EngineConfig
@@ -20,6 +21,7 @@ from dyspec_edge.model_file import FileReport
 from dyspec_edge.placement import Placement
 from dyspec_edge.policy import Policy
 from dyspec_edge.policy.priced import LONGEST_READ, PricedPolicy
+from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
 
@@ -67,6 +69,10 @@ class Builder:
     ) -> SpeculativeDecoder:
         """Contexts of the size that `policy` needs, and the decoder over them."""
         config, num_ctx = self._config, self._plan.num_ctx
+        if isinstance(policy, SequoiaPolicy) and config.draft is not None:
+            kind = "residual" if verify == "residual" else "match"
+            key = rates_key(config.model, config.draft, kind, config.draft_temperature)
+            policy.fit(recall(key))
         with closing_on_error() as opened:
             target = self._cache(model, num_ctx, policy, self._adapters)
             opened.callback(target.close)

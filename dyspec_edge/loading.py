@@ -14,6 +14,7 @@ from dyspec_edge.model_file import FileReport, inspect_file
 from dyspec_edge.placement import available_memory, place
 from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.speculative import SpeculativeDecoder
 
 __all__ = ["EngineConfig", "Loaded", "Models", "load", "open_models", "physical_cores"]
@@ -112,7 +113,11 @@ def load(
         notices = [*models.notices, *([models.plain_reason] if models.plain_reason else [])]
         calibrator = calibration = None
         plain_seconds: float
-        if isinstance(policy, PricedPolicy):
+        if isinstance(policy, SequoiaPolicy) and policy.needs_prices:
+            calibrator = models.calibrator(afresh=measure_afresh)
+            calibration = set_prices(policy, decoder, calibrator, on_progress)
+            plain_seconds, pays = calibration.target.at(1), True
+        elif isinstance(policy, PricedPolicy):
             calibrator = models.calibrator(afresh=measure_afresh)
             calibration = set_prices(policy, decoder, calibrator, on_progress)
             if policy.draft is not None:
@@ -128,6 +133,8 @@ def load(
                 decoder.policy = policy if pays else None
             elif config.policy == DEFAULT_POLICY and policy is not None:
                 notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
+        if isinstance(policy, SequoiaPolicy):
+            notices.append(policy.explanation)
         if models.draft is not None and not pays:
             _close_draft(decoder, models.draft)
         return Loaded(decoder, models, plain_seconds, tuple(notices), calibration, calibrator)
@@ -234,18 +241,18 @@ def _policy_spec(config: EngineConfig, models: Models) -> str:
 
 
 def set_prices(
-    policy: PricedPolicy,
+    policy: PricedPolicy | SequoiaPolicy,
     decoder: SpeculativeDecoder,
     calibrator: Calibrator,
     on_progress: Progress | None,
 ) -> Calibration:
-    """Measure what passes cost; a draft that cannot pay is left out of the policy."""
+    """Measure what passes cost; a draft that cannot pay is left out of `priced`."""
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
     draft = decoder.drafter.cache if decoder.drafter else None
     calibration = calibrator.calibrate(decoder.target, draft, report)
     policy.set_prices(calibration.target, calibration.draft)
     pad_passes(decoder, calibration)
-    if not policy.has_headroom():
+    if isinstance(policy, PricedPolicy) and not policy.has_headroom():
         policy.set_prices(calibration.target, None)
     return calibration
 

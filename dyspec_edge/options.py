@@ -258,7 +258,8 @@ _VERBOSE = _option(_SPECULATION, "-v", "--verbose", is_flag=True,
                    help="Show llama.cpp's log, and tracebacks.")  # fmt: skip
 _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--policy", metavar="NAME[:N]",
-            help="none, priced, chain:K, dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
+            help="none, priced, chain:K[:P], specinfer:K1xK2x..., sequoia:N[:D], sequoia:auto, "
+                 "dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
     _option(_SPECULATION, "--verify", type=click.Choice(("auto", "match", "residual")),
             default="auto", show_default=True, help="How drafted tokens are verified."),
     _DRAFT_TEMPERATURE,

@@ -90,10 +90,9 @@ def then_uniform(tree: TokenTree, node: int) -> Rounds:
 
 def with_replacement(tree: TokenTree, node: int) -> Rounds:
     """SpecInfer's rounds: each time from all candidates; a token may come again."""
-    draws = tree.draws.get(node, ())
     mass = tree.candidate_probs[node].astype(np.float64)
     mass[max(0, int(tree.num_candidates[node])) :] = 0.0
-    for place in draws:
+    for place in tree.draws.get(node, ()):
         yield int(place), mass / mass.sum()
 
 
@@ -151,7 +150,8 @@ class ResidualVerifier:
             wanted = left[place[y]] if known[y] else 0.0
             if wanted > 0 and sampler.chance(position, number, token) * share[y] < wanted:
                 return tree.child(node, token), left
-            left[place[known]] = np.maximum(left[place[known]] - share[known], 0.0)
+            drawable = known & (share > 0)
+            left[place[drawable]] = np.maximum(left[place[drawable]] - share[drawable], 0.0)
             if left.sum() <= 0:  # rounding: the draft equals the target and was still refused
                 left = probs.copy()
             left /= left.sum()

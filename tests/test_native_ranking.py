@@ -37,6 +37,7 @@ class Oracle:
         order = np.argsort(-scores, axis=1, kind="stable")
         row = np.arange(len(ids))[:, None]
         ids, scores = ids[row, order], scores[row, order]
+        ids = np.where(np.isfinite(scores), ids, -1)
         inside = self._inside_cut(scores) if self.temperature > 0 else np.isfinite(scores)
         noise = np.zeros_like(scores)
         if self.noisy and self.temperature > 0:
@@ -52,7 +53,6 @@ class Oracle:
             likely = probs.astype(np.float32) > 0
             key = np.where(likely, scores / heat + noise, noise - 1e6)
             key[~np.isfinite(scores)] = -np.inf
-            ids = np.where(np.isfinite(scores), ids, -1)
             usable = np.count_nonzero(likely, axis=1)
         else:
             noisy = scores + self.temperature * noise
@@ -122,6 +122,7 @@ def test_candidates_are_ordered_as_in_numpy(
     for line in range(rows):
         n = int(usable[line])
         ordered = size if rule.residual else n
+        assert (found_ids[line] >= 0).sum() == np.isfinite(logits[line]).sum()
         np.testing.assert_array_equal(found_ids[line, :ordered], wanted_ids[line, :ordered])
         np.testing.assert_allclose(probs[line, :n], wanted_probs[line, :n], rtol=1e-5, atol=1e-7)
 

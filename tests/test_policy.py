@@ -15,6 +15,7 @@ from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.chain import ChainPolicy
 from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.policy.interface import Drafter
+from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.policy.specinfer import SpecInferPolicy
 from dyspec_edge.tree import TokenTree
 
@@ -293,6 +294,7 @@ def every_policy(num_nodes: int, ends: Ids) -> list[Policy]:
         DySpecPolicy(num_nodes, ends),
         ThresholdPolicy(num_nodes, ends),
         ThresholdPolicy(num_nodes, ends, 0.001),
+        SequoiaPolicy(num_nodes, ends),
         SpecInferPolicy([3, 2, 1, 1, 1][: max(1, num_nodes // 4)], ends),
     ]
 
@@ -365,6 +367,9 @@ def test_leaves_are_capped_by_the_sequence_ids() -> None:
         ("specinfer:2x2x1", SpecInferPolicy, 10, 4),
         ("specinfer:1x1x3x1x1x1x1x1", SpecInferPolicy, 20, 3),
         ("specinfer:64x4", SpecInferPolicy, 320, 256),
+        ("sequoia:1", SequoiaPolicy, 1, 1),
+        ("sequoia:16:1", SequoiaPolicy, 16, 16),
+        ("sequoia:auto", SequoiaPolicy, 63, 63),
         ("dyspec:16", DySpecPolicy, 16, 16),
         ("dyspec:1024", DySpecPolicy, 1024, 256),
         ("dyspec-threshold:64", ThresholdPolicy, 64, 64),
@@ -408,6 +413,13 @@ def test_none_is_plain_decoding() -> None:
         "chain:1025",
         "dyspec",
         "dyspec:1.5",
+        "sequoia",
+        "sequoia:0",
+        "sequoia:8:0",
+        "sequoia:8:2:1",
+        "sequoia:1025",
+        "sequoia:auto:3",
+        "sequoia:best",
         "dyspec:²",
         "dyspec:16:0.1",
         "dyspec-threshold",

@@ -67,6 +67,7 @@ class World(Drafter):
     sizes: list[int] = field(default_factory=list)
     num_drafted: int = 0
     recorded: list[tuple[int, float]] = field(default_factory=list)
+    ranking: None = None
 
     def passes(self) -> list[tuple[int, float]]:
         return self.recorded
@@ -94,9 +95,6 @@ class World(Drafter):
             tree.candidate_ids[node, : len(ids)] = ids
             tree.candidate_probs[node, : len(ids)] = chances / max(1.0, chances.sum())
             tree.num_candidates[node] = len(ids)
-
-    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
-        raise NotImplementedError("priced trees rank")
 
     def step(self, policy: PricedPolicy, tree: TokenTree, *, drafts: bool = True) -> int:
         """One step of the loop; returns the number of emitted tokens."""

@@ -44,12 +44,15 @@ POLICIES = [
     "chain:8:0.3",
     "specinfer:3",
     "specinfer:4x2x2x1",
+    "sequoia:4",
+    "sequoia:64",
+    "sequoia:24:3",
     "specinfer:1x1x3x1x1x1x1x1",
     *(f"dyspec:{size}" for size in SIZES),
     *(f"dyspec-threshold:{size}" for size in SIZES),
     "dyspec-threshold:64:0.03",
 ]
-ENDED = ["chain:6", "specinfer:4x2x1", "dyspec:16", "dyspec-threshold:24"]
+ENDED = ["chain:6", "specinfer:4x2x1", "sequoia:16", "dyspec:16", "dyspec-threshold:24"]
 
 
 def prompt(length: int = 20, seed: int = 0) -> list[int]:
@@ -189,7 +192,8 @@ def test_a_draft_that_is_the_target_is_accepted_wholly(
 @pytest.mark.parametrize(
     ("policy", "temperature"),
     [
-        *product(["chain:5", "dyspec:12", "dyspec-threshold:12:0.05"], [0.0, 0.6, 1.0]),
+        *product(["chain:5", "sequoia:12", "dyspec:12"], [0.0, 0.6, 1.0]),
+        *product(["dyspec-threshold:12:0.05"], [0.0, 0.6, 1.0]),
         ("specinfer:3x2x1", 0.6),  # at temperature 0 it draws all the same
         ("specinfer:3x2x1", 1.0),
     ],
@@ -227,7 +231,7 @@ def test_an_adversarial_draft_is_never_accepted(
                 assert tokens_of(found) == reply(none, prompt(), params, seed=1, max_tokens=40)
 
 
-@pytest.mark.parametrize("policy", ["chain:4", "specinfer:3x2x1", "dyspec:12"])
+@pytest.mark.parametrize("policy", ["chain:4", "specinfer:3x2x1", "sequoia:12", "dyspec:12"])
 def test_residual_with_the_same_seed_says_the_same(tiny_pair: TinyPair, policy: str) -> None:
     with opened_decoder(tiny_pair, policy, verify="residual") as decoder:
         first = reply(decoder, prompt(), COOL, seed=1, max_tokens=60)
@@ -253,7 +257,7 @@ def exact_pairs(pair: TinyPair, text: list[int], params: SamplingParams) -> npt.
     return pairs
 
 
-@pytest.mark.parametrize("policy", ["specinfer:3x2", "dyspec:3", "dyspec:24"])
+@pytest.mark.parametrize("policy", ["specinfer:3x2", "sequoia:12:2", "dyspec:3", "dyspec:24"])
 def test_residual_follows_the_targets_distribution(tiny_six: TinyPair, policy: str) -> None:
     """End to end, on the first two tokens of replies that may be longer."""
     params = SamplingParams(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)

@@ -21,7 +21,14 @@ from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.interface import Drafter
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Row, Verifier, with_replacement
+from dyspec_edge.verify import (
+    MatchVerifier,
+    ResidualVerifier,
+    Row,
+    Verifier,
+    then_uniform,
+    with_replacement,
+)
 from tests.conftest import TinyPair
 
 Floats = npt.NDArray[np.float64]
@@ -160,6 +167,14 @@ CASES = {
     "specinfer-opposite": Case("specinfer:4x2", draft="opposite"),
     "specinfer-narrow-draft": Case("specinfer:3x3", draft_params=TOP_2),
     "specinfer-narrow-target": Case("specinfer:3x3", TOP_2, draft_params=UNCUT),
+    "sequoia": Case("sequoia:6"),
+    "sequoia-wide": Case("sequoia:6:1", COOL),
+    "sequoia-large": Case("sequoia:40", COOL),
+    "sequoia-opposite": Case("sequoia:8", draft="opposite"),
+    # Candidates with a probability run out, and the rest are drawn uniformly.
+    "sequoia-narrow-draft": Case("sequoia:5:1", draft_params=TOP_2),
+    "sequoia-narrow-deep": Case("sequoia:12:2", COOL, draft_params=replace(UNCUT, top_k=1)),
+    "sequoia-narrow-target": Case("sequoia:8", TOP_2, draft_params=UNCUT),
     "chain-floor": Case("chain:3:0.5"),
     "chain": Case("chain:2"),
     "chain-top-k": Case("chain:3", TOP_2, draft_temperature=0.6),
@@ -215,6 +230,53 @@ def test_residual_equals_algorithm_3_at_every_node(children: list[int], model: M
     assert not observed[wanted < 1e-12].any()
     possible = wanted > 1e-12
     assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("num_likely", [1, 3])
+@pytest.mark.parametrize("children", [[3, 5], [3, 0, 5, 4], [5, 1, 3, 2, 4, 0]])
+def test_sequoia_goes_on_with_a_uniform_draft(
+    children: list[int], num_likely: int, model: Model
+) -> None:
+    """Its algorithm 2 on a fixed tree, the draft having a probability for the first ones alone."""
+    draft = np.zeros(V)
+    draft[children[:num_likely]] = np.exp(DRAFT[ROOT, children[:num_likely]].astype(np.float64))
+    draft /= draft.sum()
+    order = np.array([*children, *(t for t in range(V) if t not in children)])
+    tree = TokenTree(1 + V, V)
+    tree.reset(ROOT)
+    tree.candidate_ids[0], tree.num_candidates[0] = order, np.count_nonzero(draft)
+    tree.candidate_probs[0] = draft[order]
+    for token in children:
+        tree.add(0, token, float(draft[token]))
+    observed = np.zeros(2 * V)
+    with closing(Sampler(model, UNCUT, 0)) as sampler:
+        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
+        for seed in range(2500):
+            sampler.seed = seed
+            path, bonus = ResidualVerifier(then_uniform).walk(tree, rows_of(tree), sampler, 0)
+            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
+    wanted = sequoia_2(probs, draft, children)
+    assert not observed[wanted < 1e-12].any()
+    possible = wanted > 1e-12
+    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+
+
+def sequoia_2(target: Floats, draft: Floats, children: list[int]) -> Floats:
+    """Sequoia's verification at one node with these children; returns as `algorithm_3`."""
+    chance, alive, refused = np.zeros(2 * V), 1.0, np.zeros(V, bool)
+    for y in children:
+        accept = min(1.0, target[y] / draft[y])
+        chance[y] += alive * accept
+        alive *= 1 - accept
+        if alive <= 0:
+            return chance
+        target = np.maximum(target - draft, 0) / np.maximum(target - draft, 0).sum()
+        draft, refused[y] = np.where(np.arange(V) == y, 0.0, draft), True
+        if draft.sum() == 0:
+            draft = np.where(refused, 0.0, 1.0)
+        draft = draft / max(draft.sum(), 1e-300)
+    chance[V:] += alive * target
+    return chance
 
 
 def specinfer_2(target: Floats, draft: Floats, draws: list[int]) -> Floats:

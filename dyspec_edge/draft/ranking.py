@@ -65,8 +65,8 @@ class Ranking:
 
         Returns:
             ids int32[n, K] and probabilities float32[n, K] in the order of drawing, and the
-            number of usable candidates int32[n].  Under `residual` the others stand behind them,
-            without a probability, in the order of a uniform draw; -1 must not be drafted.
+            number of usable candidates int32[n].  Under `residual` those without a probability
+            stand behind them in the order of a uniform draw; -1 must not be drafted.
         """
         ids = ids.copy()
         if self.params.logit_bias:

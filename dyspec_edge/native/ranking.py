@@ -49,8 +49,8 @@ class CandidateOrder:
 
         Args:
             ids: int32[n, k], k at most 256; in and out.  Under residual those without a probability
-                stand behind the rest in the order of a uniform draw, and those that must not be
-                drafted come back as -1.
+                stand behind the rest, in the order of a uniform draw; what must not be drafted
+                comes back last, as -1.
             logits: float32[n, k], -inf where a token must not be drafted.
             index, stream: uint32[n], as `gumbel` takes them.
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import ResidualVerifier, Verifier
 
@@ -27,16 +28,21 @@ class Drafter(Protocol):
         return native.Evaluator.calling(lambda nodes: self.evaluate(tree, nodes))
 
     def draw(self, tree: TokenTree, node: int, count: int) -> Nodes:
-        """Draw candidates of an evaluated node with replacement; under `match` take the first.
+        """Draw candidates of an evaluated node with replacement; where ranks decide, the first.
 
         Returns:
             Their places int32[n] among the candidates, in the order of drawing, n at most `count`.
         """
-        ...
+        return np.arange(min(count, tree.num_candidates[node]), dtype=np.int32)
 
 
 class ReadingDrafter(Drafter, Protocol):
     """A drafter that has to read the text before it can propose anything."""
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """The rule of the present reply."""
+        ...
 
     @property
     def num_behind(self) -> int:
@@ -58,10 +64,6 @@ class NoDrafter(Drafter):
     def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         """Find no candidates."""
         tree.num_candidates[nodes] = 0
-
-    def draw(self, tree: TokenTree, node: int, count: int) -> Nodes:
-        """Draw nothing."""
-        return np.empty(0, np.int32)
 
 
 class Policy(Protocol):

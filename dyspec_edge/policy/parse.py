@@ -12,10 +12,14 @@ from dyspec_edge.policy.chain import ChainPolicy
 from dyspec_edge.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.policy.interface import Policy
 from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.policy.specinfer import SpecInferPolicy
 
 MAX_NODES = 1024
-FORMS = "none, chain:K[:P], specinfer:K1xK2x..., dyspec:N, dyspec-threshold:N[:t], priced"
+FORMS = (
+    "none, chain:K[:P], specinfer:K1xK2x..., sequoia:N[:D], sequoia:auto, dyspec:N, "
+    "dyspec-threshold:N[:t], priced"
+)
 
 
 def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
@@ -39,6 +43,10 @@ def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
     if kind == "specinfer" and len(values) == 1:
         widths = [_count(spec, width, NUM_CANDIDATES) for width in values[0].split("x")]
         return _sized(SpecInferPolicy(widths, end_tokens))
+    if kind == "sequoia" and len(values) in (1, 2):
+        size = None if values == ["auto"] else _count(spec, values[0])
+        depth = _count(spec, values[1]) if len(values) == 2 else None
+        return SequoiaPolicy(size, end_tokens, max_depth=depth)
     if kind == "dyspec" and len(values) == 1:
         return DySpecPolicy(_count(spec, values[0]), end_tokens)
     if kind == "dyspec-threshold" and len(values) in (1, 2):

@@ -161,9 +161,8 @@ typedef struct dyspec_ranking {
 // logits [n_rows, k] with -inf where a token must not be drafted, index and stream [n_rows] as in
 // dyspec_gumbel.  probs [n_rows, k]: inside the target's cuts the soft-max of what ranks.  Behind
 // them stand those outside: under match by logit, with the plain soft-max; under residual with 0,
-// in the order of a uniform draw, and last the ids that must not be drafted, as -1.  usable
-// [n_rows]: candidates that may be ranked (match), or that have a probability (residual).
-// Returns n_rows.
+// in the order of a uniform draw.  What must not be drafted comes last, as -1.  usable [n_rows]:
+// candidates that may be ranked (match), or that have a probability (residual).  Returns n_rows.
 DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k,
                                int32_t *ids, const float *logits, const uint32_t *index,
                                const uint32_t *stream, float *probs, int32_t *usable);

@@ -67,7 +67,6 @@ int32_t draw_order(const dyspec_ranking &r, Row &row, int32_t k) {
     int32_t usable = 0;
     for (int32_t i = 0; i < k; i++) {
         if (!std::isfinite(row.scores[i])) {
-            row.ids[i] = -1;
             row.keys[i] = -INFINITY;
         } else if (float(row.probs[i]) > 0) { // as float: what the verifier is told
             row.keys[i] = row.scores[i] / heat + row.noise[i];
@@ -128,8 +127,8 @@ int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k, in
         std::copy_n(logits + int64_t(n) * k, k, logit);
         sort_by(logit, k, order); // a bias may have moved some
         for (int32_t i = 0; i < k; i++) {
-            row.ids[i] = row_ids[order[i]];
             row.scores[i] = logit[order[i]];
+            row.ids[i] = std::isfinite(row.scores[i]) ? row_ids[order[i]] : -1;
             row.noise[i] = 0;
         }
         if (r.noisy && r.temperature > 0) {
