@@ -71,13 +71,14 @@ def policies(*names: str) -> list[str]:
 
 def test_every_policy_answers_every_prompt_in_every_round(run: Bench, out: Path) -> None:
     result = run(
-        *policies("none", "chain:3", "dyspec:8", "priced"), "--rounds", "2",
+        *policies("none", "chain:3", "specinfer:2x2", "sequoia:auto", "dyspec:8", "priced"),
+        "--rounds", "2",
         "--each", "1", "--temp", "0", "--temp", "0.7", "--verify", "match", "--verify", "residual",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     lines = read_lines(out)
     # none and priced once, the others under both verifiers
-    assert len(lines) == 2 * 3 * 2 * (1 + 2 + 2 + 1)
+    assert len(lines) == 2 * 3 * 2 * (1 + 2 + 2 + 2 + 2 + 1)
     for line in lines:
         validate(line, "line")
         stats, asked = line["result"]["stats"], line["run"]

@@ -26,6 +26,7 @@ from dyspec_edge.errors import Cancelled, OptionError
 from dyspec_edge.loading import Loaded, open_models, pad_passes, set_prices
 from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.sampling import SamplingParams
 from dyspec_edge.speculative import Step
 from dyspec_edge.tree import TokenTree
@@ -34,6 +35,9 @@ NUM_BINS = 10
 """Of the draft's confidence, from 0 to 1."""
 
 WARM_UP_TOKENS = 8
+
+PRICED = ("priced", "sequoia:auto")
+"""Policies that are told what passes cost."""
 
 
 class Stage:
@@ -66,7 +70,7 @@ class Stage:
         try:
             self._check(lanes)
             priced = self._parse("priced")
-            if isinstance(priced, PricedPolicy) and any(x.policy == "priced" for x in lanes):
+            if isinstance(priced, PricedPolicy) and any(lane.policy in PRICED for lane in lanes):
                 decoder = self._models.decoder(priced, "match")
                 try:
                     calibrator = self._models.calibrator()
@@ -125,7 +129,7 @@ class Stage:
         if chunk.finish_reason == "cancelled" or chunk.stats is None:
             raise Cancelled("stopped")
         policy = self._policies.get(turn.lane)
-        priced = isinstance(policy, PricedPolicy)
+        priced = turn.lane.policy in PRICED
         return {
             "stats": chunk.stats.as_dict(),
             "finish_reason": chunk.finish_reason,
@@ -174,7 +178,7 @@ class Stage:
         drafts = policy is not None and not idle
         decoder = self._models.decoder(policy, lane.verify, drafts=drafts)
         try:
-            if isinstance(policy, PricedPolicy) and self._calibration is not None:
+            if lane.policy in PRICED and self._calibration is not None:
                 pad_passes(decoder, self._calibration)
             self._engine = Engine(self._config, Loaded(decoder, self._models, None))
             yield self._engine
@@ -190,6 +194,9 @@ class Stage:
                 policy.set_prices(prices.target, prices.draft)
                 if not policy.has_headroom():
                     policy.set_prices(prices.target, None)
+            if lane.policy in PRICED and isinstance(policy, SequoiaPolicy):
+                assert self._calibration is not None
+                policy.set_prices(self._calibration.target, self._calibration.draft)
             self._policies[lane] = policy
         return self._policies[lane]
 
