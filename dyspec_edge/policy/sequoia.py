@@ -54,11 +54,11 @@ class Acceptance:
     num_steps: int
 
 
-DEFAULT = Acceptance(
-    (.832, .094, .03, .019, .006, .004, .003, .002, .001, .001, .001, .001, .001, .001, .001, .001),
-    temperature=0.7,
-    num_steps=0,
-)  # fmt: skip
+_COUNTS = (251, 32, 7, 1, 1, 1, 1, 1, 2, 1, 0, 2, 0, 0, 0, 0)
+
+DEFAULT = Acceptance(tuple(count / 303 for count in _COUNTS), temperature=0.8, num_steps=303)
+"""Of Qwen2.5-Coder 1.5B and 0.5B, Q4_K_M, under `match` with llama.cpp's default sampling: 48 tokens
+for one prompt of each of 15 categories (chat, translation, questions, mathematics, code)."""
 
 
 class SequoiaPolicy(Policy):
