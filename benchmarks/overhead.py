@@ -20,9 +20,10 @@ from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.engine import Engine, SamplingParams
 from dyspec_edge.sampling import Sampler
+from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.stats import Counters
 
-PARTS = ("orchestration", "rows", "sampler", "target", "draft", "step")
+PARTS = ("orchestration", "sequences", "rows", "sampler", "target", "draft", "step")
 CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 
 
@@ -33,9 +34,9 @@ CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--profile", is_flag=True, help="Show on stderr what the time goes into.")
 def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool) -> None:
-    """Time of a step outside llama_decode: orchestration, row reductions, sampler chain.
+    """Time of a step outside llama_decode: orchestration, sequences, row reductions, sampler chain.
 
-    Medians over steps.  Orchestration is all but llama_decode, rows and sampler.
+    Medians over steps.  Orchestration is all but llama_decode and the other columns.
     """
     where = setup.circumstances()
     cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
@@ -76,9 +77,9 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
                 str(size),
                 chain,
                 f"**{1e3 * parts['orchestration']:.2f}**",
-                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:3]),
+                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:4]),
                 f"{1e3 * text['seconds']:.2f}",
-                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[3:]),
+                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[4:]),
                 f"{passes:.1f}",
                 str(num_steps),
             )
@@ -96,6 +97,7 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
         "context",
         "chain",
         "orchestration",
+        "sequences",
         "rows",
         "sampler",
         "text",
@@ -129,7 +131,7 @@ def _steps(
     try:
         decoder.begin(tokens[:-1], Ranking(params, seed))
         before, drawn = Counters.read(decoder), _drawn(sampler)
-        first = before
+        first, shared = before, _sequence_seconds(decoder)
         for step in decoder.generate(tokens[-1], sampler, num_tokens):
             now, drawn_now = Counters.read(decoder), _drawn(sampler)
             spent = {
@@ -137,17 +139,24 @@ def _steps(
                 "draft": now.draft_seconds - before.draft_seconds,
                 "rows": now.rows_seconds - before.rows_seconds + drawn_now[1] - drawn[1],
                 "sampler": drawn_now[0] - drawn[0],
+                "sequences": _sequence_seconds(decoder) - shared,
             }
             spent["orchestration"] = step.seconds - sum(spent.values())
             spent["step"] = step.seconds
             for part in PARTS:
                 seconds[part].append(spent[part])
-            before, drawn = now, drawn_now
+            before, drawn, shared = now, drawn_now, _sequence_seconds(decoder)
         passes = before.draft_passes - first.draft_passes
     finally:
         decoder.rewind(len(tokens) - 1)
         sampler.close()
     return {"seconds": seconds, "draft_passes": passes}
+
+
+def _sequence_seconds(decoder: SpeculativeDecoder) -> float:
+    """Total of copying and removing sequence ids in both caches."""
+    drafter = decoder.drafter
+    return decoder.target.sequence_seconds + (drafter.cache.sequence_seconds if drafter else 0.0)
 
 
 def _drawn(sampler: Sampler) -> tuple[float, float]:

@@ -153,6 +153,11 @@ class TreeCache:
         return float(self._cells.struct.decode_seconds)
 
     @property
+    def sequence_seconds(self) -> float:
+        """Running total of copying and removing sequence ids; not part of `decode_seconds`."""
+        return float(self._cells.struct.sequence_seconds)
+
+    @property
     def num_passes(self) -> int:
         """Passes over trees."""
         return int(self._cells.struct.n_passes)

@@ -15,7 +15,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -90,7 +90,7 @@ class CacheStruct(ctypes.Structure):
         *((name, c_int32) for name in ("n_seq", "n_vocab", "n_past", "n_used", "n_seen")),
         *((name, c_int32) for name in ("decode_code", "n_passes")),
         ("n_rows", c_int64),
-        ("decode_seconds", c_double),
+        *((name, c_double) for name in ("decode_seconds", "sequence_seconds")),
     )
 
 

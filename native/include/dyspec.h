@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 5
+#define DYSPEC_ABI_VERSION 6
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -368,6 +368,7 @@ typedef struct dyspec_cache {
     int32_t n_passes;
     int64_t n_rows;
     double decode_seconds;
+    double sequence_seconds; // of copying and removing sequence ids
 } dyspec_cache;
 
 // One pass over `nodes` (parents before children; evaluated before or earlier in `nodes`; the

@@ -13,6 +13,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 int32_t decode(dyspec_cache &x) {
     const auto started = Clock::now();
     x.decode_code = x.llama.decode(x.context, x.batch);
@@ -20,7 +24,7 @@ int32_t decode(dyspec_cache &x) {
         return DYSPEC_E_DECODE;
     }
     x.llama.synchronize(x.context);
-    x.decode_seconds += std::chrono::duration<double>(Clock::now() - started).count();
+    x.decode_seconds += seconds_since(started);
     x.n_passes++;
     x.n_rows += x.batch.n_tokens;
     return 0;
@@ -44,10 +48,19 @@ int32_t read_ahead(dyspec_cache &x, const int32_t *unread, int32_t n_unread, int
 }
 
 // Give `id` what it lacks of `from` below position `end`.
-void share(const dyspec_cache &x, int32_t from, int32_t id, int32_t end) {
+void share(dyspec_cache &x, int32_t from, int32_t id, int32_t end) {
     if (x.shared[id] < end) {
+        const auto started = Clock::now();
         x.llama.seq_cp(x.memory, from, id, x.shared[id], end);
+        x.sequence_seconds += seconds_since(started);
     }
+}
+
+// Take `id` off all cells from position `first` on.
+void cut(dyspec_cache &x, int32_t id, int32_t first) {
+    const auto started = Clock::now();
+    x.llama.seq_rm(x.memory, id, first, -1);
+    x.sequence_seconds += seconds_since(started);
 }
 
 // Fill up with rows behind the last node, which nobody sees.  Returns their number.
@@ -112,8 +125,7 @@ int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t
         return code;
     }
     if (n_padding > 0) {
-        const int32_t end = root_pos + depth[nodes[n - 1]] + 1;
-        x.llama.seq_rm(x.memory, x.seq[nodes[n - 1]], end, -1);
+        cut(x, x.seq[nodes[n - 1]], root_pos + depth[nodes[n - 1]] + 1);
     }
     x.n_past = root_pos;
     const uint64_t rows = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));
@@ -134,7 +146,7 @@ int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32_t n) {
         const int32_t winner = x.seq[path[n_kept - 1]];
         for (int32_t id = 0; id < x.n_used; id++) {
             const int32_t end = id == winner ? root_pos + n_kept : root_pos + 1;
-            x.llama.seq_rm(x.memory, id, end, -1);
+            cut(x, id, end);
             x.shared[id] = end;
         }
         x.n_past += n_kept;
