@@ -52,18 +52,21 @@ class _Changed:
         self._planner = planner
         self._policy = policy
 
-    def plan(self, **asked: Any) -> native.Plan:
-        return self._planner.plan(**self._policy.change(asked))
+    def set_prices(self, **prices: Any) -> None:
+        self._planner.set_prices(**self._policy.change(prices))
 
-    def enter(self, nodes: npt.NDArray[np.int32]) -> None:
-        self._planner.enter(nodes)
+    def plan(self) -> native.Plan:
+        return self._planner.plan()
+
+    def grow(self, evaluator: native.Evaluator) -> npt.NDArray[np.int32]:
+        return self._planner.grow(evaluator)
 
 
 class _Replanned(PricedPolicy):
     """Asks the planner something else than `PricedPolicy` does."""
 
     def change(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `native.Planner.plan`, changed."""
+        """The arguments of `native.Planner.set_prices`, changed."""
         raise NotImplementedError
 
     def _planner_for(self, tree: TokenTree) -> native.Planner:

@@ -23,9 +23,10 @@ from benchmarks.replay.curves import Machine
 from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
 from dyspec_edge.cache import TreeCache
+from dyspec_edge.cost import CostCurve
 from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.policy import Policy
+from dyspec_edge.policy import Drafter, Policy
 from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
@@ -75,15 +76,22 @@ class Clock:
         """Virtual seconds."""
         return self.now
 
-    def target_pass(self, num_rows: int) -> None:
-        """Let a target pass go by."""
+    def target_pass(self, num_rows: int) -> int:
+        """Let a target pass go by; returns its rows, with those that fill it up."""
         self.target_passes[num_rows] += 1
         self.now += self.slowness * self.machine.target.at(num_rows)
+        return _filled(num_rows, self.machine.target)
 
-    def draft_pass(self, num_rows: int) -> None:
-        """Let a draft pass go by."""
+    def draft_pass(self, num_rows: int) -> tuple[int, float]:
+        """Let a draft pass go by; returns its rows, with those that fill it up, and seconds."""
         self.draft_passes[num_rows] += 1
-        self.now += self.slowness * self.machine.draft.at(num_rows)
+        seconds = self.slowness * self.machine.draft.at(num_rows)
+        self.now += seconds
+        return _filled(num_rows, self.machine.draft), seconds
+
+
+def _filled(num_rows: int, curve: CostCurve) -> int:
+    return next((size for size in curve.pass_sizes if size >= num_rows), num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ class Result:
         return self.num_tokens * machine.target.at(1) / (target + draft)
 
 
-class ReplayDrafter:
+class ReplayDrafter(Drafter):
     """A drafter whose candidates come from a source and whose passes cost virtual time.
 
     It has read the prompt when a reply begins.
@@ -138,6 +146,7 @@ class ReplayDrafter:
         self._index = 0
         self._num_read = 0
         self._evaluated: set[int] = set()
+        self._passes: list[tuple[int, float]] = []
         self._ranking: Ranking
 
     def take(self, text: Sequence[int], ranking: Ranking) -> None:
@@ -159,12 +168,13 @@ class ReplayDrafter:
         """Take the tokens before the root, and the reply index of the token below the root."""
         self._text, self._index = text, index
         self._evaluated.clear()
+        self._passes.clear()
         self._source.start_step(text)
 
     def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         """Write the candidates of `nodes` into the tree, in one pass."""
         behind = 0 if self._evaluated else self.num_behind
-        self._clock.draft_pass(behind + len(nodes))
+        self._passes.append(self._clock.draft_pass(behind + len(nodes)))
         self._num_read = len(self._text)
         self._evaluated.update(nodes.tolist())
         ids, logits = self._source.candidates(tree, nodes)
@@ -173,6 +183,10 @@ class ReplayDrafter:
             tree.candidate_probs[nodes],
             tree.num_candidates[nodes],
         ) = self._ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
+
+    def passes(self) -> list[tuple[int, float]]:
+        """Rows and seconds of this step's passes so far."""
+        return self._passes
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was evaluated of the accepted path."""
@@ -189,6 +203,7 @@ class ReplayTarget:
 
     def __init__(self, clock: Clock) -> None:
         self.tokens: list[int] = []
+        self.num_rows = 0
         self._clock = clock
         self._checked: set[int] = set()
 
@@ -200,7 +215,7 @@ class ReplayTarget:
     def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         """One pass over `nodes`."""
         assert (tree.parent[nodes[1:]] >= 0).all()
-        self._clock.target_pass(len(nodes))
+        self.num_rows += self._clock.target_pass(len(nodes))
         self._checked = set(nodes.tolist())
 
     def row(self, node: int) -> int:
