@@ -57,8 +57,8 @@ class Acceptance:
 _COUNTS = (251, 32, 7, 1, 1, 1, 1, 1, 2, 1, 0, 2, 0, 0, 0, 0)
 
 DEFAULT = Acceptance(tuple(count / 303 for count in _COUNTS), temperature=0.8, num_steps=303)
-"""Of Qwen2.5-Coder 1.5B and 0.5B, Q4_K_M, under `match` with llama.cpp's default sampling: 48 tokens
-for one prompt of each of 15 categories (chat, translation, questions, mathematics, code)."""
+"""Of Qwen2.5-Coder 1.5B and 0.5B, Q4_K_M, under `match` with llama.cpp's default sampling:
+48 tokens for one prompt of each of 15 categories (chat, translation, questions, code and so on)."""
 
 
 class SequoiaPolicy(Policy):
@@ -133,7 +133,7 @@ class SequoiaPolicy(Policy):
         """Which rates are used, and what was chosen by them."""
         at = ", ".join(f"{fit.temperature:g}" for fit in self.fits)
         rates = f"acceptance rates measured at temperature {at}"
-        if self.fits == (DEFAULT,):
+        if self.fits[0] is DEFAULT:  # not the same pair's own, which may be equal
             rates = "typical acceptance rates, `dyspec-edge bench fit-sequoia` measures this pair's"
         sizes = ", ".join(
             f"{len(shape.children) - 1} nodes in {len(shape.layers())} layers"
