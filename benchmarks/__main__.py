@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from benchmarks.cell_order import cell_order
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
@@ -14,6 +15,7 @@ from benchmarks.peers import peers_command
 from benchmarks.plain import plain
 from benchmarks.replay.command import main as replay
 from benchmarks.replay.study import synthetic
+from benchmarks.sequences import sequences
 from dyspec_edge.errors import DyspecError
 
 
@@ -26,7 +28,8 @@ def main() -> None:
     """
 
 
-for command in (noise, overhead, plain, near_ties, memory, peers_command, replay):
+measured = (noise, overhead, sequences, plain, near_ties, cell_order, memory, peers_command, replay)
+for command in measured:
     main.add_command(command)
 replay.add_command(synthetic)
 
