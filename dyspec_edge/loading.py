@@ -115,11 +115,15 @@ def load(
         plain_seconds: float
         if isinstance(policy, SequoiaPolicy) and policy.needs_prices:
             calibrator = models.calibrator(afresh=measure_afresh)
-            calibration = set_prices(policy, decoder, calibrator, on_progress)
+            calibration = calibrate(decoder, calibrator, on_progress)
+            set_prices(policy, calibration)
+            pad_passes(decoder, calibration)
             plain_seconds, pays = calibration.target.at(1), True
         elif isinstance(policy, PricedPolicy):
             calibrator = models.calibrator(afresh=measure_afresh)
-            calibration = set_prices(policy, decoder, calibrator, on_progress)
+            calibration = calibrate(decoder, calibrator, on_progress)
+            set_prices(policy, calibration)
+            pad_passes(decoder, calibration)
             if policy.draft is not None:
                 calibrator.recall(policy)
             notices.append(_explanation(policy, calibration))
@@ -240,21 +244,20 @@ def _policy_spec(config: EngineConfig, models: Models) -> str:
     return spec if models.draft is not None or spec == DEFAULT_POLICY else "none"
 
 
-def set_prices(
-    policy: PricedPolicy | SequoiaPolicy,
-    decoder: SpeculativeDecoder,
-    calibrator: Calibrator,
-    on_progress: Progress | None,
+def calibrate(
+    decoder: SpeculativeDecoder, calibrator: Calibrator, on_progress: Progress | None
 ) -> Calibration:
-    """Measure what passes cost; a draft that cannot pay is left out of `priced`."""
+    """Measure what the passes of a decoder cost, or find what was measured before."""
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
     draft = decoder.drafter.cache if decoder.drafter else None
-    calibration = calibrator.calibrate(decoder.target, draft, report)
+    return calibrator.calibrate(decoder.target, draft, report)
+
+
+def set_prices(policy: PricedPolicy | SequoiaPolicy, calibration: Calibration) -> None:
+    """Tell a policy what was measured; a draft that cannot pay is left out of `priced`."""
     policy.set_prices(calibration.target, calibration.draft)
-    pad_passes(decoder, calibration)
     if isinstance(policy, PricedPolicy) and not policy.has_headroom():
         policy.set_prices(calibration.target, None)
-    return calibration
 
 
 def pad_passes(decoder: SpeculativeDecoder, calibration: Calibration) -> None:

@@ -320,26 +320,30 @@ _COMPLETION_OPTIONS = (
     _option(_COMPLETION, "--json", is_flag=True, help="One JSON document, with all figures."),
 )  # fmt: skip
 
+_WORK = "The work"
+_WORK_OPTIONS = (
+    _option(_WORK, "--prompts", type=_FILE, metavar="FILE", required=True,
+            help="FILE.jsonl with id, category and turns on each line; "
+                 "any other file is one prompt."),
+    _option(_WORK, "--category", "categories", multiple=True, metavar="NAME",
+            help="Prompts of this category; may be repeated. [default: all]"),
+    _option(_WORK, "--each", type=_Size(1), help="Prompts of a category. [default: all]"),
+    _option(_WORK, "--skip", type=_Size(0), default=0, show_default=True,
+            help="Prompts of a category to leave out before these."),
+    _option(_WORK, "-n", "--predict", "--n-predict", type=_Size(1), default=128,
+            show_default=True, help="Tokens to generate at most."),
+    _option(_WORK, "--temp", "--temperature", "temperatures", multiple=True, type=_Number(0.0),
+            default=(0.0,), show_default=True, help="May be repeated."),
+    _option(_WORK, "--verify", "verifiers", multiple=True,
+            type=click.Choice(("match", "residual")), default=("match",), show_default=True,
+            help="May be repeated; none and priced always run under match."),
+)  # fmt: skip
+
 _BENCH = "What is compared"
 _BENCH_OPTIONS = (
     _option(_BENCH, "--policy", "policies", multiple=True, metavar="NAME[:N]",
             default=("none", "chain:2", "chain:4", "chain:8", "dyspec:16", "priced"),
             show_default=True, help="A competitor; may be repeated."),
-    _option(_BENCH, "--verify", "verifiers", multiple=True,
-            type=click.Choice(("match", "residual")), default=("match",), show_default=True,
-            help="May be repeated; none and priced always run under match."),
-    _option(_BENCH, "--temp", "--temperature", "temperatures", multiple=True, type=_Number(0.0),
-            default=(0.0,), show_default=True, help="May be repeated."),
-    _option(_BENCH, "--prompts", type=_FILE, metavar="FILE", required=True,
-            help="FILE.jsonl with id, category and turns on each line; "
-                 "any other file is one prompt."),
-    _option(_BENCH, "--category", "categories", multiple=True, metavar="NAME",
-            help="Prompts of this category; may be repeated. [default: all]"),
-    _option(_BENCH, "--each", type=_Size(1), help="Prompts of a category. [default: all]"),
-    _option(_BENCH, "--skip", type=_Size(0), default=0, show_default=True,
-            help="Prompts of a category to leave out before these."),
-    _option(_BENCH, "-n", "--predict", "--n-predict", type=_Size(1), default=128,
-            show_default=True, help="Tokens to generate at most."),
     _option(_BENCH, "--rounds", type=_Size(1), default=1, show_default=True,
             help="Times that everything runs."),
     _option(_BENCH, "--fresh", is_flag=True,
@@ -376,11 +380,25 @@ def bench_options(function: F) -> F:
         function,
         *_MODEL_OPTIONS,
         *_BENCH_OPTIONS,
+        *_WORK_OPTIONS,
         *_CONTEXT_OPTIONS,
         _DRAFT_TEMPERATURE,
         _VERBOSE,
         *_CHAIN_OPTIONS,
         _BENCH_SEED,
+    )
+
+
+def fit_options(function: F) -> F:
+    """Declares the options of `bench fit-sequoia`."""
+    return _declare(
+        function,
+        *_MODEL_OPTIONS,
+        *_WORK_OPTIONS,
+        *_CONTEXT_OPTIONS,
+        _DRAFT_TEMPERATURE,
+        _VERBOSE,
+        *_CHAIN_OPTIONS,
     )
 
 

@@ -59,7 +59,7 @@ def a_line(
             "stats": stats, "finish_reason": "length", "tokens_sha256": text * 64,
             "request_seconds": 20 / rate + reading,
             "confidence": {"drafted": [0] * 8 + [20, 20], "accepted": [0] * 8 + [5, 15]},
-            "learned": None, "prices": "T(1) 100 ms" if policy == "priced" else None, "order": 0,
+            "learned": None, "basis": "T(1) 100 ms" if policy == "priced" else None, "order": 0,
             "load": 1.0, "at": "2026-01-02T03:04:05+0000", "machine": "a machine", "threads": 2,
             "versions": "1", "models": {"t.gguf": "a" * 64}, "commit": None, "command": "bench run",
         },
@@ -228,7 +228,7 @@ def test_the_tables(lines: list[Line], tmp_path: Path) -> None:
         "| qa | `chain:2` | 0.85x | 1.18x [1.11, 1.25] |",
         "- machine: a machine",
         "- models: t.gguf `aaaaaaaaaaaa`",
-        "- prices: T(1) 100 ms",
+        "- basis: T(1) 100 ms",
         "- load average: median 1.0, 1.0 to 1.0",
         "- what a policy learns is kept across runs",
     ):

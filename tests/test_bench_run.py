@@ -195,12 +195,15 @@ def test_passes_of_priced_have_the_sizes_that_were_measured(
     assert run(*policies("priced"), "-n", "30").exit_code == 0
     lines = read_lines(out)
     assert len(lines) == 4
+    num_rows = num_wanted = 0
     for line in lines:
         stats = line["result"]["stats"]
-        assert stats["tree_steps"] > 0
         steps = enumerate(stats["tree_size_histogram"])
         padded = sum(n * min(s for s in sizes if s > drafted) for drafted, n in steps)
         assert stats["target_rows"] == padded
+        num_rows += padded
+        num_wanted += stats["draft_tokens"] + stats["steps"]
+    assert num_rows > num_wanted, "the made-up prices buy trees, at least until real ones are seen"
 
 
 def test_without_a_draft_there_is_plain_decoding_and_lookup(
@@ -214,6 +217,34 @@ def test_without_a_draft_there_is_plain_decoding_and_lookup(
     result = CliRunner().invoke(cli.cli, [*common, *policies("none", "chain:2")])
     assert result.exit_code == 2
     assert "policy 'chain:2' cannot run: no draft model; name one with -md" in result.stderr
+
+
+def test_sequoia_goes_by_what_was_measured(
+    run: Bench, tiny_pair: TinyPair, prompts: Path, out: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
+    lanes = [*policies("sequoia:4", "sequoia:auto"), "--each", "1"]
+
+    def bases(path: Path) -> list[str]:
+        assert run(*lanes, "--out", str(path)).exit_code == 0
+        return [line["result"]["basis"] for line in read_lines(path)]
+
+    assert all("typical acceptance rates" in basis for basis in bases(out))
+    args = ["bench", "fit-sequoia", "-m", str(tiny_pair.target), "-md", str(tiny_pair.draft),
+            *EXACT, "--prompts", str(prompts), "-n", "20", "--temp", "0", "--temp", "0.7",
+            "--verify", "match", "--verify", "residual"]  # fmt: skip
+    result = CliRunner().invoke(cli.cli, args)
+    assert result.exit_code == 0, result.stderr
+    fits = json.loads(result.stdout.splitlines()[-1])["fits"]
+    assert [(fit["verify"], fit["temperature"]) for fit in fits] == [
+        ("match", 0.0), ("match", 0.7), ("residual", 0.0), ("residual", 0.7),
+    ]  # fmt: skip
+    for fit in fits:
+        assert 0.3 < fit["rates"][0] <= sum(fit["rates"]) < 1 + 1e-9
+        assert f"| {fit['verify']} | {fit['temperature']:g} | {fit['num_steps']} |" in result.stdout
+    again = bases(tmp_path / "again.jsonl")
+    assert all("acceptance rates measured at temperature 0, 0.7" in basis for basis in again)
 
 
 def test_a_text_file_is_one_prompt(run: Bench, out: Path, tmp_path: Path) -> None:

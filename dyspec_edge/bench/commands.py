@@ -6,6 +6,7 @@ What the commands do is imported when they run, so that other commands start qui
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,41 @@ def report(files: Sequence[Path], plots: Path | None, suffix: str) -> None:
     terminal.json(
         {"runs": len(lines), "sections": sections, "plots": [str(path) for path in drawn]}
     )
+
+
+@bench.command("fit-sequoia", short_help="Measure how often a draft's children are accepted.")
+@options.fit_options
+def fit_sequoia(**typed: Any) -> None:
+    """Measure the acceptance rates that the policies sequoia:N and sequoia:auto go by.
+
+    They belong to the pair, the verifier and the temperature, and are kept in the cache directory.
+    The last line of stdout is one JSON document.
+    """
+    from dyspec_edge.bench.prompts import choose
+    from dyspec_edge.bench.report import acceptance
+    from dyspec_edge.fit import fit_acceptance
+
+    terminal = Terminal()
+    config = model_choice.engine_config({**typed, "policy": None, "verify": "match"}, terminal)
+    prompts = choose(typed["prompts"], typed["categories"], typed["each"], typed["skip"])
+    sampling = options.sampling_params({**typed, "temp": 0.0, "seed": -1})
+    found = []
+    with Bar(terminal, memory=MEMORY) as bar:
+        for verify in dict.fromkeys(typed["verifiers"]):
+
+            def fit(tell: Callable[[str, float], None], verify: str = verify) -> Any:
+                return fit_acceptance(
+                    replace(config, verify=verify),
+                    [prompt.messages for prompt in prompts],
+                    temperatures=typed["temperatures"],
+                    sampling=sampling,
+                    max_tokens=typed["predict"],
+                    on_progress=tell,
+                )
+
+            found += [{"verify": verify, **asdict(fit)} for fit in work.awaited(fit, bar)]
+    terminal.text(acceptance(found) + "\n")
+    terminal.json({"prompts": [prompt.id for prompt in prompts], "fits": found})
 
 
 def _wanted(typed: dict[str, Any]) -> Wanted:

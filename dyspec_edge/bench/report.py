@@ -33,6 +33,22 @@ def where(circumstances: Values) -> str:
     return "\n".join(lines)
 
 
+def acceptance(fits: Sequence[Values]) -> str:
+    """What `bench fit-sequoia` measured: a row for each verifier and temperature."""
+    ranks = len(fits[0]["rates"])
+    header = ("verify", "T", "steps", *(f"child {rank}" for rank in range(1, ranks + 1)))
+    rows = [
+        (
+            fit["verify"],
+            f"{fit['temperature']:g}",
+            str(fit["num_steps"]),
+            *(f"{rate:.3f}" for rate in fit["rates"]),
+        )
+        for fit in fits
+    ]
+    return table(header, rows)
+
+
 def _section(section: Values) -> str:
     conditions, lanes = section["conditions"], section["lanes"]
     groups = list(dict.fromkeys(g for lane in lanes for g in lane["block_efficiency"]["groups"]))

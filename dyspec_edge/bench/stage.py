@@ -23,7 +23,7 @@ from dyspec_edge.bench.prompts import Prompt
 from dyspec_edge.calibration import Calibration
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import Cancelled, OptionError
-from dyspec_edge.loading import Loaded, open_models, pad_passes, set_prices
+from dyspec_edge.loading import Loaded, calibrate, open_models, pad_passes, set_prices
 from dyspec_edge.policy import Policy, parse
 from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.policy.sequoia import SequoiaPolicy
@@ -36,8 +36,8 @@ NUM_BINS = 10
 
 WARM_UP_TOKENS = 8
 
-PRICED = ("priced", "sequoia:auto")
-"""Policies that are told what passes cost."""
+BY_PRICES = ("priced", "sequoia:auto")
+"""Policies that go by what passes cost, which is measured once for all runs."""
 
 
 class Stage:
@@ -69,12 +69,11 @@ class Stage:
         self._models = open_models(self._config, on_progress)
         try:
             self._check(lanes)
-            priced = self._parse("priced")
-            if isinstance(priced, PricedPolicy) and any(lane.policy in PRICED for lane in lanes):
-                decoder = self._models.decoder(priced, "match")
+            if any(lane.policy in BY_PRICES for lane in lanes):
+                decoder = self._models.decoder(self._parse("priced"), "match")
                 try:
                     calibrator = self._models.calibrator()
-                    self._calibration = set_prices(priced, decoder, calibrator, on_progress)
+                    self._calibration = calibrate(decoder, calibrator, on_progress)
                 finally:
                     decoder.close()
         except BaseException:
@@ -129,7 +128,6 @@ class Stage:
         if chunk.finish_reason == "cancelled" or chunk.stats is None:
             raise Cancelled("stopped")
         policy = self._policies.get(turn.lane)
-        priced = turn.lane.policy in PRICED
         return {
             "stats": chunk.stats.as_dict(),
             "finish_reason": chunk.finish_reason,
@@ -137,7 +135,7 @@ class Stage:
             "request_seconds": seconds,
             "confidence": confidence.as_dict(),
             "learned": policy.as_dict() if isinstance(policy, PricedPolicy) else None,
-            "prices": self._calibration.prices if priced and self._calibration else None,
+            "basis": self._basis(policy),
             "order": turn.order,
             "load": psutil.getloadavg()[0],
             "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -178,7 +176,7 @@ class Stage:
         drafts = policy is not None and not idle
         decoder = self._models.decoder(policy, lane.verify, drafts=drafts)
         try:
-            if lane.policy in PRICED and self._calibration is not None:
+            if self._calibration is not None and lane.policy in BY_PRICES:
                 pad_passes(decoder, self._calibration)
             self._engine = Engine(self._config, Loaded(decoder, self._models, None))
             yield self._engine
@@ -189,16 +187,16 @@ class Stage:
     def _policy(self, lane: Lane) -> Policy | None:
         if self._fresh or lane not in self._policies:
             policy = self._parse(lane.policy)
-            if isinstance(policy, PricedPolicy) and self._calibration is not None:
-                prices = self._calibration
-                policy.set_prices(prices.target, prices.draft)
-                if not policy.has_headroom():
-                    policy.set_prices(prices.target, None)
-            if lane.policy in PRICED and isinstance(policy, SequoiaPolicy):
-                assert self._calibration is not None
-                policy.set_prices(self._calibration.target, self._calibration.draft)
+            if self._calibration is not None and lane.policy in BY_PRICES:
+                assert isinstance(policy, (PricedPolicy, SequoiaPolicy))
+                set_prices(policy, self._calibration)
             self._policies[lane] = policy
         return self._policies[lane]
+
+    def _basis(self, policy: Policy | None) -> str | None:
+        if isinstance(policy, PricedPolicy) and self._calibration is not None:
+            return f"policy {policy.name}: {self._calibration.prices}"
+        return policy.explanation if isinstance(policy, SequoiaPolicy) else None
 
     def _parse(self, spec: str) -> Policy | None:
         return parse(spec, self._models.target.end_tokens)

@@ -33,7 +33,7 @@ PERCENTILES = (2.5, 97.5)
 # What tells runs of one section apart.
 _WITHIN = ("policy", "verify", "prompt", "prompt_sha256", "category", "group", "round", "sampling")
 
-_CIRCUMSTANCES = ("machine", "threads", "versions", "models", "commit", "command", "prices")
+_CIRCUMSTANCES = ("machine", "threads", "versions", "models", "commit", "command", "basis")
 _RESULT = ("stats", "request_seconds", "tokens_sha256", "confidence", "machine", "load", "at")
 
 PARTS = ("target", "draft", "rows", "sampling", "overhead")
