@@ -144,7 +144,7 @@ class Calibration:
         return f"T(1) {milliseconds(plain)}, {rows}{draft}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: seconds by rows, predictions by acceptance rate."""
+        """For JSON: seconds by rows, whether passes are padded, predictions by acceptance rate."""
 
         def points(curve: CostCurve | None) -> dict[str, float] | None:
             if curve is None:
@@ -154,6 +154,7 @@ class Calibration:
         return {
             "target_seconds": points(self.target),
             "draft_seconds": points(self.draft),
+            "padded": self.target.padded,
             "draft_speedup": {str(a): self.speedup(a) for a in ACCEPTANCES} if self.draft else None,
             "copy_speedup": {str(a): self.copy_speedup(a) for a in ACCEPTANCES},
             "verdict": self.verdict,

@@ -36,7 +36,7 @@ class Step:
         num_drafted: nodes that the target checked.
         num_accepted: drafted tokens among `tokens`.
         path: the accepted nodes of the decoder's tree, the root first.
-        seconds: wall time of the step.
+        seconds: wall time of the step, but for a draft that read the prompt only now.
         depth: of the deepest node that the target checked.
         nodes: what the target checked, the root first.
     """
@@ -125,6 +125,7 @@ class SpeculativeDecoder:
         tree, target, drafter, policy = self.tree, self.target, self.drafter, self.policy
         tree.reset(root)
         nodes = ROOT
+        read_before = drafter.read_seconds if drafter is not None else 0.0
         if drafter is not None:
             drafter.start_step(target.tokens, index)
         if policy is not None and room > 1:
@@ -142,6 +143,8 @@ class SpeculativeDecoder:
         if drafter is not None:
             drafter.commit(tree, path)
         seconds = time.perf_counter() - started
+        if drafter is not None:
+            seconds -= drafter.read_seconds - read_before
         if policy is not None:
             policy.learn(
                 tree,

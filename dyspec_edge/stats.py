@@ -83,6 +83,7 @@ class Counters:
 
     target_seconds: float
     draft_seconds: float
+    read_seconds: float
     rows_seconds: float
     target_rows: int
     draft_passes: int
@@ -95,11 +96,12 @@ class Counters:
         target, drafter = decoder.target, decoder.drafter
         plain = decoder.policy.figures().get("plain") if decoder.policy else None
         if drafter is None:
-            return cls(target.decode_seconds, 0.0, 0.0, target.num_rows, 0, 0, plain)
+            return cls(target.decode_seconds, 0.0, 0.0, 0.0, target.num_rows, 0, 0, plain)
         draft = drafter.cache
         return cls(
             target.decode_seconds,
-            draft.decode_seconds + draft.prefill_seconds,
+            draft.decode_seconds,
+            drafter.read_seconds,
             drafter.rows_seconds,
             target.num_rows,
             draft.num_passes,
@@ -161,7 +163,7 @@ def summarise(
         accept_length_histogram=_histogram(lengths),
         tokens_per_second=rate,
         prompt_tokens_per_second=new_tokens / prefill_seconds if prefill_seconds > 0 else 0.0,
-        prefill_seconds=prefill_seconds,
+        prefill_seconds=prefill_seconds + now.read_seconds - before.read_seconds,
         decode_seconds=decode_seconds,
         target_seconds=target_seconds,
         draft_seconds=draft_seconds,

@@ -66,6 +66,7 @@ class World(Drafter):
     num_behind: int = 0
     sizes: list[int] = field(default_factory=list)
     num_drafted: int = 0
+    read_seconds: float = 0.0
     recorded: list[tuple[int, float]] = field(default_factory=list)
     ranking: None = None
 
@@ -73,7 +74,9 @@ class World(Drafter):
         return self.recorded
 
     def read(self) -> None:
-        self.now += self.slowness * self.prices[1].at(max(1, self.num_behind))
+        seconds = self.slowness * self.prices[1].at(max(1, self.num_behind))
+        self.now += seconds
+        self.read_seconds += seconds
         self.num_behind = 0
 
     def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
@@ -98,7 +101,7 @@ class World(Drafter):
 
     def step(self, policy: PricedPolicy, tree: TokenTree, *, drafts: bool = True) -> int:
         """One step of the loop; returns the number of emitted tokens."""
-        started = self.now
+        started, read = self.now, self.read_seconds
         self.recorded.clear()
         tree.reset(self.text[self.at - 1])
         room = len(self.text) - self.at
@@ -120,7 +123,7 @@ class World(Drafter):
             tokens,
             num_rows=len(nodes),
             target_seconds=seconds,
-            seconds=self.now - started,
+            seconds=self.now - started - (self.read_seconds - read),
         )
         self.at += len(tokens)
         self.num_behind += len(tokens) - known
@@ -136,7 +139,7 @@ def check_rows(tree: TokenTree, nodes: Ids) -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PricedPolicy]:
+def run() -> Callable[..., PricedPolicy]:
     """`run(world)`: writes the world's text, checking the account in every step."""
 
     def write(
@@ -148,7 +151,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., PricedPolicy]:
         prompt: int = 1,
         at_step: Callable[[int], None] = lambda _emitted: None,
     ) -> PricedPolicy:
-        monkeypatch.setattr("dyspec_edge.policy.priced.time.perf_counter", lambda: world.now)
         if policy is None:
             policy = PricedPolicy(ENDS)
             target, draft = believed or world.prices

@@ -146,10 +146,10 @@ def by_hand() -> Callable[..., Stats]:
     """`summarise` for a decoder whose totals are made up."""
 
     def make(steps: list[Step], **changes: Any) -> Stats:
-        draft = SimpleNamespace(decode_seconds=2.0, prefill_seconds=0.5, num_passes=13, num_rows=29)
+        draft = SimpleNamespace(decode_seconds=2.5, num_passes=13, num_rows=29)
         decoder: Any = SimpleNamespace(
             target=SimpleNamespace(decode_seconds=5.0, num_rows=40),
-            drafter=SimpleNamespace(cache=draft, rows_seconds=0.25),
+            drafter=SimpleNamespace(cache=draft, rows_seconds=0.25, read_seconds=0.75),
             policy=SimpleNamespace(name="dyspec:3", figures=lambda: {"a": 0.5}),
             verifier=SimpleNamespace(name="match"),
         )
@@ -157,7 +157,7 @@ def by_hand() -> Callable[..., Stats]:
         values: dict[str, Any] = {
             "decoder": decoder,
             "sampler": sampler,
-            "before": Counters(4.0, 1.5, 0.125, 33, 9, 17, None),
+            "before": Counters(4.0, 1.5, 0.25, 0.125, 33, 9, 17, None),
             "steps": steps,
             "num_generated": 4,
             "prompt_tokens": 12,
@@ -192,7 +192,7 @@ def test_figures_by_hand(by_hand: Callable[..., Stats]) -> None:
         accept_length_histogram=(1, 0, 1),
         tokens_per_second=1.0,
         prompt_tokens_per_second=4.0,
-        prefill_seconds=2.5,
+        prefill_seconds=3.0,  # half a second of it in a step
         decode_seconds=4.0,
         target_seconds=1.0,
         draft_seconds=1.0,
@@ -225,10 +225,10 @@ def test_an_account_of_plain_decoding_goes_before_what_was_measured(
     by_hand: Callable[..., Stats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(_decoder: object) -> Counters:
-        return Counters(5.0, 2.0, 0.25, 40, 10, 20, 16.0)
+        return Counters(5.0, 2.0, 0.0, 0.25, 40, 10, 20, 16.0)
 
     monkeypatch.setattr(Counters, "read", read)
     steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, depth=2), Step((8,), 0, 0, (0,), 1.0)]
-    stats = by_hand(steps, before=Counters(4.0, 1.5, 0.125, 33, 9, 17, 10.0))
+    stats = by_hand(steps, before=Counters(4.0, 1.5, 0.0, 0.125, 33, 9, 17, 10.0))
     assert stats.plain_seconds_per_token == 1.5  # 6 seconds for 4 tokens
     assert stats.speedup == stats.tokens_per_second * 1.5

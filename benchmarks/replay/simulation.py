@@ -142,6 +142,7 @@ class ReplayDrafter(Drafter):
     def __init__(self, source: Source, clock: Clock) -> None:
         self._source = source
         self._clock = clock
+        self.read_seconds = 0.0
         self._text: Sequence[int] = ()
         self._index = 0
         self._num_read = 0
@@ -161,7 +162,7 @@ class ReplayDrafter(Drafter):
     def read(self, **_reporting: object) -> None:
         """Read them now."""
         if self.num_behind:
-            self._clock.draft_pass(self.num_behind)
+            self.read_seconds += self._clock.draft_pass(self.num_behind)[1]
         self._num_read = len(self._text)
 
     def start_step(self, text: Sequence[int], index: int) -> None:

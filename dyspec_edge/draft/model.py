@@ -101,6 +101,11 @@ class ModelDrafter:
         """Running total of reducing logits rows to candidates."""
         return self._passes[1].rows_seconds if self._passes is not None else 0.0
 
+    @property
+    def read_seconds(self) -> float:
+        """Running total of reading tokens without evaluating any node."""
+        return self.cache.prefill_seconds
+
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""
         self._text, self._index = text, index

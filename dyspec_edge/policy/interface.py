@@ -127,7 +127,8 @@ class Policy(Protocol):
             tokens: what was emitted; tokens[i] follows path[i].
             num_rows: rows of the target's pass.
             target_seconds: of that pass.
-            seconds: of the whole step, but for drawing tokens, which plain decoding does as well.
+            seconds: of the whole step, but for drawing tokens, which plain decoding does as well,
+                and for a draft that read the prompt: that is an investment, not decoding.
         """
         return
 

@@ -16,7 +16,6 @@ An account keeps the whole never later than plain decoding by more than `STAKE` 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +37,7 @@ A_RETURN = 0.02
 KAP, KW = 2.0, 4.0
 """A copy that has matched m tokens breaks with chance kappa / m: start, and its weight."""
 
-STAKE, EPS = 2.0, 0.01
+STAKE, EPS = 4.0, 0.01
 """Later than plain decoding at most: in tokens' time, and as a share of all time."""
 
 K, ROWS, LEAVES = 4, 64, 16
@@ -89,7 +88,6 @@ class PricedPolicy(Policy):
         self._planner: tuple[TokenTree, native.Planner] | None = None
         self._drafter: ReadingDrafter | None = None
         self._has_read = False
-        self._invested = 0.0  # seconds of reading the prompt in this step
         self._emitted = 0
         self._num_replies, self._reply_tokens = 1, EXPECTED_REPLY
 
@@ -120,7 +118,7 @@ class PricedPolicy(Policy):
         if self._emitted:
             self._num_replies += 1
             self._reply_tokens += self._emitted
-        self._emitted, self._invested = 0, 0.0
+        self._emitted = 0
         self._has_read = self._pays_to_read()
         return self._has_read
 
@@ -178,8 +176,7 @@ class PricedPolicy(Policy):
         # what plain decoding costs, however slow its pass was.
         idle = num_rows == 1 and tree.num_candidates[0] < 0
         self.plain += target_seconds if idle else self.target.at(1) * len(tokens)
-        self.seconds += target_seconds if idle else seconds - self._invested
-        self._invested = 0.0
+        self.seconds += target_seconds if idle else seconds
         self.target.observe(num_rows, target_seconds)
 
     @property
@@ -263,10 +260,7 @@ class PricedPolicy(Policy):
     def _may_draft(self) -> bool:
         """Whether the draft may be asked in this step; it has read the prompt then."""
         if self._drafter is not None and not self._has_read and self._pays_to_read():
-            started = time.perf_counter()
             self._drafter.read()
-            # An investment, decided on its own: the account is about decoding.
-            self._invested += time.perf_counter() - started
             self._has_read = True
         return self._has_read
 
