@@ -276,7 +276,11 @@ def test_curves() -> None:
 
 def test_a_curve_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "mine.json"
-    document = {"target_seconds": {"1": 0.1, "8": 0.2}, "draft_seconds": {"1": 0.01}}
+    document = {
+        "target_seconds": {"1": 0.1, "8": 0.2},
+        "draft_seconds": {"1": 0.01},
+        "padded": True,
+    }
     file.write_text(json.dumps(document))
     machine = find_machine(str(file))
     assert (machine.name, machine.target.at(8), machine.draft.at(1)) == ("mine", 0.2, 0.01)

@@ -66,7 +66,9 @@ def find_machine(name: str) -> Machine:
     path = Path(name)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        target, draft = _curve(document["target_seconds"]), _curve(document["draft_seconds"])
+        padded = bool(document["padded"])
+        target = _curve(document["target_seconds"], padded)
+        draft = _curve(document["draft_seconds"], padded)
     except OSError as error:
         raise click.UsageError(
             f"--curve {name}: no such curve and no such file; curves: {', '.join(known)}"
@@ -78,9 +80,9 @@ def find_machine(name: str) -> Machine:
     return Machine(path.stem, path.stem, f"measured: {path.name}", target, draft)
 
 
-def _curve(points: Mapping[str, Any]) -> CostCurve:
+def _curve(points: Mapping[str, Any], padded: bool = False) -> CostCurve:
     found = sorted((int(n), float(seconds)) for n, seconds in points.items())
     sizes, seconds = zip(*found, strict=True)
     if sizes[0] != 1 or not all(0 < s < 1e6 for s in seconds):
         raise ValueError("a curve needs seconds for 1 row and for more")
-    return CostCurve(sizes, seconds)
+    return CostCurve(sizes, seconds, padded)
