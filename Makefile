@@ -20,14 +20,22 @@ LLAMA_STAMP := $(VENV)/.llama-$(firstword $(shell printf '%s' "$$CMAKE_ARGS" | c
 export CMAKE_ARGS
 endif
 
-.PHONY: help install chat test lint format native-test bench clean
+BUILD_SANITIZED = $(BIN)/cmake -S . -B build/native-sanitize -G Ninja \
+		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON && \
+	$(BIN)/cmake --build build/native-sanitize
+SANITIZED_TESTS := $(addprefix tests/test_,cache.py device.py draft.py engine.py speculative.py \
+	native_batch.py native_expansion.py native_placement.py native_ranking.py)
+
+.PHONY: help install chat test lint format native-test sanitize-test bench clean
 
 help:
 	@echo "make chat         talk to the default pair of models (fetched on first use)"
 	@echo "make test         the tests: offline, no model files needed"
 	@echo "make lint         ruff, mypy, clang-format"
 	@echo "make format       apply ruff's and clang-format's formatting"
-	@echo "make native-test  the C++ tests of native/, plain and with sanitizers"
+	@echo "make native-test  the C++ tests of native/, plain and with sanitizers, and random trees"
+	@echo "make sanitize-test  whole decoders over tiny models on a native part with sanitizers"
 	@echo "make bench        the benchmarks (benchmarks/README.md)"
 	@echo "make install      only fill .venv/"
 
@@ -55,10 +63,15 @@ native-test: $(STAMP)
 		-DCMAKE_BUILD_TYPE=Release -DDYSPEC_TESTS=ON
 	$(BIN)/cmake --build build/native-test
 	$(BIN)/ctest --test-dir build/native-test --output-on-failure
-	$(BIN)/cmake -S . -B build/native-sanitize -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON
-	$(BIN)/cmake --build build/native-sanitize
+	$(BUILD_SANITIZED)
 	$(BIN)/ctest --test-dir build/native-sanitize --output-on-failure
+
+# Memory of numpy and llama.cpp that the native part reads and writes is watched as well.
+sanitize-test: $(STAMP)
+	$(BUILD_SANITIZED)
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 DYSPEC_LIBRARY=$(abspath build/native-sanitize/native/libdyspec.so) \
+		$(BIN)/python -m pytest $(SANITIZED_TESTS) $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -15,6 +15,7 @@ from dyspec_edge.acceptance import rates_key, recall
 from dyspec_edge.cache import TreeCache
 from dyspec_edge.calibration import Calibrator, Shelf, file_key
 from dyspec_edge.config import EngineConfig
+from dyspec_edge.draft import device
 from dyspec_edge.draft.model import ModelDrafter
 from dyspec_edge.inspection import PairReport
 from dyspec_edge.model_file import FileReport
@@ -89,6 +90,8 @@ class Builder:
                     temperature=config.draft_temperature,
                 )
                 opened.callback(drafter.close)
+                on_gpu = self._plan.layers_draft != 0
+                device.choose(drafter, config.device_sampling, on_gpu=on_gpu)
                 if isinstance(policy, PricedPolicy):
                     drafter.longest_read = LONGEST_READ
             verifier: Verifier = MatchVerifier()
@@ -113,7 +116,12 @@ class Builder:
         key = file_key(report.path, layers=plan.layers, **common)
         draft_key = None
         if draft_report is not None:
-            draft_key = file_key(draft_report.path, layers=plan.layers_draft, **common)
+            draft_key = file_key(
+                draft_report.path,
+                layers=plan.layers_draft,
+                device_sampling=config.device_sampling,
+                **common,
+            )
         return Calibrator(Shelf(stores.cache_dir() / "curves"), key, draft_key, afresh=afresh)
 
     @property

@@ -122,7 +122,14 @@ class TreeCache:
         self, tree: TokenTree, *, vocab_limit: int, excluded: npt.NDArray[np.int32]
     ) -> native.DraftPass:
         """Passes over `tree` that go on to ranked candidates; `check` what they return."""
-        return native.DraftPass(self._cells, tree, vocab_limit=vocab_limit, excluded=excluded)
+        candidates = self.context.candidates
+        return native.DraftPass(
+            self._cells,
+            tree,
+            vocab_limit=vocab_limit,
+            excluded=excluded,
+            device=candidates.shared if candidates is not None else None,
+        )
 
     def check(self, code: int, num_nodes: int, unread: Sequence[int]) -> None:
         """Take what a pass has committed of `unread`, and raise what its code means.

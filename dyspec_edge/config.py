@@ -29,6 +29,8 @@ class EngineConfig:
         policy: None for `priced`; with `residual`, for what passes cost here (--policy).
         verify: "auto", "match" or "residual" (--verify).
         draft_temperature: None for the verifier's own choice (--draft-temp).
+        device_sampling: whether candidates are found on the device that holds the draft's logits:
+            "on", "off" or "auto", where that is faster (--device-sampling).
         chat_template: Jinja text instead of the file's own template (--chat-template).
         verbose: show llama.cpp's log.
     """
@@ -50,6 +52,7 @@ class EngineConfig:
     policy: str | None = None
     verify: str = "auto"
     draft_temperature: float | None = None
+    device_sampling: str = "auto"
     chat_template: str | None = None
     verbose: bool = False
 
@@ -60,6 +63,7 @@ class EngineConfig:
             ("cache_type_k", tuple(llama.CACHE_TYPES)),
             ("cache_type_v", tuple(llama.CACHE_TYPES)),
             ("verify", ("auto", "match", "residual")),
+            ("device_sampling", ("auto", "on", "off")),
         ):
             if getattr(self, name) not in allowed:
                 raise OptionError(

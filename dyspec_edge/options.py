@@ -254,6 +254,11 @@ _CONTEXT_OPTIONS = (
 _SPECULATION = "Speculation"
 _DRAFT_TEMPERATURE = _option(_SPECULATION, "--draft-temp", type=_Number(0.0),
                              help="Temperature of the draft.")  # fmt: skip
+_DEVICE_SAMPLING = _option(
+    _SPECULATION, "--device-sampling", type=click.Choice(("auto", "on", "off")), default="auto",
+    show_default=True,
+    help="Find the draft's candidates where its logits are; auto: where it is faster.",
+)  # fmt: skip
 _VERBOSE = _option(_SPECULATION, "-v", "--verbose", is_flag=True,
                    help="Show llama.cpp's log, and tracebacks.")  # fmt: skip
 _SPECULATION_OPTIONS = (
@@ -263,6 +268,7 @@ _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--verify", type=click.Choice(("auto", "match", "residual")),
             default="auto", show_default=True, help="How drafted tokens are verified."),
     _DRAFT_TEMPERATURE,
+    _DEVICE_SAMPLING,
     _VERBOSE,
 )  # fmt: skip
 
@@ -383,6 +389,7 @@ def bench_options(function: F) -> F:
         *_WORK_OPTIONS,
         *_CONTEXT_OPTIONS,
         _DRAFT_TEMPERATURE,
+        _DEVICE_SAMPLING,
         _VERBOSE,
         *_CHAIN_OPTIONS,
         _BENCH_SEED,
@@ -458,6 +465,7 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
         policy=typed["policy"],
         verify=typed["verify"],
         draft_temperature=typed["draft_temp"],
+        device_sampling=typed["device_sampling"],
         chat_template=chat_template(typed["chat_template"]),
         verbose=typed["verbose"],
     )

@@ -21,6 +21,18 @@ class TinyPair(NamedTuple):
     draft: Path
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gpu-layers", type=int, default=0, help="layers that tests of the device path offload"
+    )
+
+
+@pytest.fixture(scope="session")
+def gpu_layers(request: pytest.FixtureRequest) -> int:
+    """What --gpu-layers says."""
+    return int(request.config.getoption("--gpu-layers"))
+
+
 @pytest.fixture(scope="session")
 def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of all tiny files."""

@@ -98,11 +98,13 @@ def opened_decoder(
     excluded: Sequence[int] = (),
     end_tokens: npt.NDArray[np.int32] | None = None,
     with_draft: bool = True,
+    device_sampling: bool = False,
+    gpu_layers: int = 0,
     prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
 ) -> Iterator[SpeculativeDecoder]:
     """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft."""
     with ExitStack() as stack:
-        model = stack.enter_context(Model(pair.target))
+        model = stack.enter_context(Model(pair.target, num_gpu_layers=gpu_layers))
         ends = model.end_tokens if end_tokens is None else end_tokens
         chosen = parse(policy, ends)
         nodes = 1 + (chosen.max_nodes if chosen else 0)
@@ -120,7 +122,7 @@ def opened_decoder(
 
         drafter = None
         if chosen is not None and with_draft:
-            draft_model = stack.enter_context(Model(pair.draft))
+            draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
             drafter = ModelDrafter(
                 cache(draft_model, num_ctx_draft or num_ctx),
                 num_ctx=num_ctx_draft or num_ctx,
@@ -128,6 +130,7 @@ def opened_decoder(
                 excluded=excluded,
                 temperature=draft_temperature,
             )
+            assert not device_sampling or drafter.find_on_device()
         verifier: Verifier = MatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier() if chosen is not None else ResidualVerifier()

@@ -96,6 +96,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         "-ngl", "all", "-ngld", "7", "--require-gpu", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
+        "--device-sampling", "on",
         "--temp", "0", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--typical", "0.9",
         "--repeat-penalty", "1.1", "--repeat-last-n", "32", "--frequency-penalty", "-0.5",
         "--presence-penalty", "0.25", "--dry-multiplier", "0.8", "--dry-base", "2",
@@ -108,7 +109,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
         flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
-        use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual",
+        use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual", device_sampling="on",
         draft_temperature=0.6, chat_template="{{ messages }}",
     )  # fmt: skip
     sampling = SamplingParams(
@@ -320,8 +321,8 @@ def test_every_option_of_the_design_exists() -> None:
         "-m -md -hf -hfd --pair -c -cd -t -ngl -ngld -fa -ctk -ctv --lora --temp --top-k --top-p "
         "--min-p --typical --repeat-penalty --repeat-last-n --frequency-penalty "
         "--presence-penalty --dry-multiplier --dry-base --dry-allowed-length --logit-bias --seed "
-        "--no-mmap --mlock --policy --verify --draft-temp --chat-template -sys -n --verbose "
-        "--stop --raw --json -f"
+        "--no-mmap --mlock --policy --verify --draft-temp --device-sampling "
+        "--chat-template -sys -n --verbose --stop --raw --json -f"
     )
     assert known >= set(named.split(" "))
 

@@ -395,6 +395,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
         ({"policy": "dyspec:0"}, "'0' is not a number from 1 to"),
         ({"policy": "dyspec-threshold:8:2"}, "'2' is not a number between 0 and 1"),
         ({"verify": "hope"}, "verify is 'hope'; it must be one of auto, match, residual"),
+        ({"device_sampling": "gpu"}, "device_sampling is 'gpu'; it must be one of auto, on, off"),
         ({"flash_attn": "yes"}, "flash_attn is 'yes'; it must be one of auto, off, on"),
         ({"cache_type_k": "f8"}, "cache_type_k is 'f8'; it must be one of f32, f16"),
         ({"cache_type_v": "q8_0"}, "cache_type_v q8_0 works with flash attention only"),

@@ -257,15 +257,28 @@ def exact_pairs(pair: TinyPair, text: list[int], params: SamplingParams) -> npt.
     return pairs
 
 
-@pytest.mark.parametrize("policy", ["specinfer:3x2", "sequoia:12:2", "dyspec:3", "dyspec:24"])
-def test_residual_follows_the_targets_distribution(tiny_six: TinyPair, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "device_sampling"),
+    [
+        ("specinfer:3x2", False),
+        ("sequoia:12:2", False),
+        ("dyspec:3", False),
+        ("dyspec:3", True),
+        ("dyspec:24", False),
+    ],
+)
+def test_residual_follows_the_targets_distribution(
+    tiny_six: TinyPair, policy: str, device_sampling: bool
+) -> None:
     """End to end, on the first two tokens of replies that may be longer."""
     params = SamplingParams(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
     text, num_replies = [1, 3, 4, 5], 600
     wanted = exact_pairs(tiny_six, text, params)
     observed = np.zeros_like(wanted)
     with (
-        opened_decoder(tiny_six, policy, verify="residual", num_ctx=64) as decoder,
+        opened_decoder(
+            tiny_six, policy, verify="residual", num_ctx=64, device_sampling=device_sampling
+        ) as decoder,
         closing(Sampler(decoder.target.context.model, params, 0)) as sampler,
     ):
         for seed in range(num_replies):

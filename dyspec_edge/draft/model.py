@@ -7,6 +7,7 @@ smaller than the text holds its end.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -105,6 +106,44 @@ class ModelDrafter:
     def read_seconds(self) -> float:
         """Running total of reading tokens without evaluating any node."""
         return self.cache.prefill_seconds
+
+    def find_on_device(self, *, commit: str | None = None) -> bool:
+        """Let candidates be found in the pass, on the device that holds the logits.
+
+        Args:
+            commit: as in `llama.candidates.attach_candidates`.
+
+        Returns:
+            Whether that is possible; if not, the host goes on finding them.
+        """
+        self._passes = None
+        return self.cache.context.attach_candidates(
+            num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
+        )
+
+    def find_on_host(self) -> None:
+        """Let candidates be found in logits that come to the host, as at first."""
+        self._passes = None
+        self.cache.context.detach_candidates()
+
+    def time_pass(self, num_rows: int) -> float:
+        """Seconds of one pass over `num_rows` rows with the finding of their candidates.
+
+        Raises:
+            DyspecError: nothing can be chosen from a row.
+        """
+        seconds = self.cache.time_pass(num_rows)
+        context, rows = self.cache.context, np.arange(num_rows, dtype=np.uint64)
+        ids = np.empty((num_rows, NUM_CANDIDATES), np.int32)
+        logits, lse = np.empty(ids.shape, np.float32), np.empty(num_rows, np.float32)
+        started = time.perf_counter()
+        if context.candidates is not None:
+            context.candidates.read(rows.astype(np.int32), ids, logits, lse)
+        else:
+            row_bytes = np.uint64(4 * context.model.num_vocab)
+            addresses = np.uint64(context.logits_address()) + row_bytes * rows
+            native.topk(addresses, self._vocab_limit, NUM_CANDIDATES, ids, logits, lse)
+        return seconds + time.perf_counter() - started
 
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""

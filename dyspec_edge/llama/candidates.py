@@ -28,14 +28,13 @@ class DeviceCandidates:
     """Samplers attached to all sequences of a context; `attach_candidates` makes it.
 
     Attributes:
-        k: candidates of a row.
+        shared: what native code reads the candidates with.
     """
 
-    def __init__(self, context: Any, shared: native.DeviceTopK, k: int, num_sequences: int) -> None:
-        self.k = k
+    def __init__(self, context: Any, shared: native.DeviceTopK, num_sequences: int) -> None:
+        self.shared = shared
         self._context = context
         self._address = ctypes.cast(context, ctypes.c_void_p).value or 0
-        self._shared = shared
         self._chains: list[Any] = []
         for seq in range(num_sequences):
             chain = llama_cpp.llama_sampler_chain_init(
@@ -49,7 +48,7 @@ class DeviceCandidates:
     @property
     def is_supported(self) -> bool:
         """Whether the device of the logits has all operations."""
-        return self._shared.num_supported == len(self._chains)
+        return self.shared.num_supported == len(self._chains)
 
     def read(
         self,
@@ -69,7 +68,7 @@ class DeviceCandidates:
         Raises:
             DyspecError: NaN or +inf among the logits of a row, or no finite one.
         """
-        self._shared.read(self._address, rows, ids, logits, lse)
+        self.shared.read(self._address, rows, ids, logits, lse)
 
     def detach(self) -> None:
         """Let the context give whole rows of logits again."""
@@ -104,7 +103,7 @@ def attach_candidates(
     except AttributeError as error:
         log.debug("candidates come from the host: %s", error)
         return None
-    candidates = DeviceCandidates(context, shared, k, num_sequences)
+    candidates = DeviceCandidates(context, shared, num_sequences)
     if not candidates.is_supported:
         log.debug("candidates come from the host: the device lacks an operation")
         candidates.detach()

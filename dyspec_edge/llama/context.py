@@ -177,6 +177,7 @@ class Context:
         Returns:
             Whether `candidates` is there now; if not, the log for debugging says why.
         """
+        self.detach_candidates()
         self.candidates = attach_candidates(
             self._context, self.num_sequences, num_vocab=num_vocab, k=k, commit=commit
         )

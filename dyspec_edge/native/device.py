@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -34,6 +35,11 @@ class DeviceTopK:
     def make_sampler(self) -> int:
         """Address of a new llama_sampler, for a chain of its own."""
         return int(lib.dyspec_device_sampler(self._struct))
+
+    @property
+    def address(self) -> int:
+        """Of the dyspec_device; valid as long as this object lives."""
+        return ctypes.addressof(self._struct)
 
     @property
     def num_supported(self) -> int:
@@ -73,6 +79,6 @@ class DeviceTopK:
             pointer(lse, np.float32, n),
         )
         if code <= FIRST_BAD_ROW:
-            raise not_finite(f"row {FIRST_BAD_ROW - code} of the logits")
+            raise not_finite(f"row {FIRST_BAD_ROW - code} of the logits", on_device=True)
         if code < 0:
             raise DyspecError("llama.cpp gave no samples for a row; use --device-sampling off")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dyspec_edge.native.cache import SequenceCache
+from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.expansion import TreeArrays
 from dyspec_edge.native.library import (
     FIRST_BAD_ROW,
@@ -28,13 +29,20 @@ class DraftPass:
         tree: its arrays must not be replaced.
         vocab_limit: ids at or above it are never drafted.
         excluded: further ids that are not.
+        device: what finds the candidates in the pass; None: the host does, from the logits.
 
     Attributes:
         function, address: a dyspec_evaluator and its data, for an `Evaluator`.
     """
 
     def __init__(
-        self, cache: SequenceCache, tree: TreeArrays, *, vocab_limit: int, excluded: Int32s
+        self,
+        cache: SequenceCache,
+        tree: TreeArrays,
+        *,
+        vocab_limit: int,
+        excluded: Int32s,
+        device: DeviceTopK | None,
     ) -> None:
         capacity, num_ranks = tree.candidate_ids.shape
         self._excluded = np.unique(excluded).astype(np.int32)
@@ -43,9 +51,10 @@ class DraftPass:
         nodes, logits = np.zeros(capacity, np.int32), np.zeros(num_ranks, np.float32)
         self._pass_rows, self._pass_seconds = np.zeros(capacity, np.int32), np.zeros(capacity)
         # What the pointers below point to lives as long as this object.
-        self._arrays = (cache, tree, nodes, logits)
+        self._arrays = (cache, tree, nodes, logits, device)
         self.struct = DrafterStruct(
             cache=ctypes.pointer(cache.struct),
+            device=device.address if device is not None else None,
             token=pointer(tree.token, np.int32, capacity),
             parent=pointer(tree.parent, np.int32, capacity),
             depth=pointer(tree.depth, np.int32, capacity),
@@ -92,7 +101,8 @@ class DraftPass:
             DyspecError: a row holds no finite logit, or +inf.
         """
         if code <= FIRST_BAD_ROW:
-            raise not_finite(f"row {FIRST_BAD_ROW - code} of the draft's logits")
+            what = f"row {FIRST_BAD_ROW - code} of the draft's logits"
+            raise not_finite(what, on_device=bool(self.struct.device))
 
     @property
     def rows_seconds(self) -> float:

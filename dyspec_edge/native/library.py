@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, c_double, c_int8, c_int32, c_int64, c_uint32, c_uint64
 from ctypes import c_void_p as address_t
 from pathlib import Path
@@ -109,7 +110,7 @@ class DrafterStruct(ctypes.Structure):
 
     _fields_ = (
         ("cache", POINTER(CacheStruct)),
-        *((name, address_t) for name in ("token", "parent", "depth")),
+        *((name, address_t) for name in ("device", "token", "parent", "depth")),
         *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
         ("ranking", RankingStruct),
         *((name, address_t) for name in ("excluded", "bias_ids", "bias", "unread", "nodes")),
@@ -121,8 +122,9 @@ class DrafterStruct(ctypes.Structure):
 
 
 DEVICE_FUNCTIONS = (
-    *(f"ggml_{name}" for name in ("nelements", "view_1d", "reshape_2d", "top_k", "get_rows")),
-    *(f"ggml_{name}" for name in ("soft_max", "init", "free", "tensor_overhead", "new_tensor_1d")),
+    *(f"ggml_{name}" for name in ("nelements", "view_1d", "cont", "reshape_2d", "top_k")),
+    *(f"ggml_{name}" for name in ("get_rows", "soft_max", "set_output")),
+    *(f"ggml_{name}" for name in ("init", "free", "tensor_overhead", "new_tensor_1d")),
     *("ggml_get_first_tensor", "ggml_get_next_tensor"),
     *("ggml_backend_buft_get_device", "ggml_backend_dev_supports_op"),
     "llama_sampler_init",
@@ -192,9 +194,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _load() -> ctypes.CDLL:
-    # Among the modules of the package, in a checkout and in a wheel alike.
+    # Among the modules of the package, in a checkout and in a wheel alike.  Tests name another
+    # build of it: one with sanitizers.
     here = Path(__file__).resolve().parent.parent
-    names = ("libdyspec.so", "libdyspec.dylib")
+    names = (os.environ.get("DYSPEC_LIBRARY", "libdyspec.so"), "libdyspec.dylib")
     path = next((here / name for name in names if (here / name).exists()), None)
     if path is None:
         raise DyspecError(f"{here / names[0]} is missing; build it with `make install`")

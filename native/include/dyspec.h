@@ -85,12 +85,14 @@ typedef struct dyspec_device {
     int64_t (*ggml_nelements)(const struct ggml_tensor *tensor);
     struct ggml_tensor *(*ggml_view_1d)(struct ggml_context *, struct ggml_tensor *, int64_t ne0,
                                         size_t offset);
+    struct ggml_tensor *(*ggml_cont)(struct ggml_context *, struct ggml_tensor *);
     struct ggml_tensor *(*ggml_reshape_2d)(struct ggml_context *, struct ggml_tensor *, int64_t ne0,
                                            int64_t ne1);
     struct ggml_tensor *(*ggml_top_k)(struct ggml_context *, struct ggml_tensor *, int k);
     struct ggml_tensor *(*ggml_get_rows)(struct ggml_context *, struct ggml_tensor *data,
                                          struct ggml_tensor *rows);
     struct ggml_tensor *(*ggml_soft_max)(struct ggml_context *, struct ggml_tensor *);
+    void (*ggml_set_output)(struct ggml_tensor *);
     // for asking a device whether it has these operations
     struct ggml_context *(*ggml_init)(struct dyspec_ggml_init_params params);
     void (*ggml_free)(struct ggml_context *);
@@ -395,6 +397,7 @@ typedef int32_t (*dyspec_evaluator)(void *data, const int32_t *nodes, int32_t n)
 // A draft model at work on a tree.
 typedef struct dyspec_drafter {
     dyspec_cache *cache;
+    const dyspec_device *device; // what finds candidates in the passes; NULL: the host does
     // the tree
     const int32_t *token;
     const int32_t *parent;

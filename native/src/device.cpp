@@ -47,6 +47,10 @@ namespace {
 constexpr int ggml_type_f32 = 0;
 constexpr int32_t max_k = 256;
 
+// Vulkan ends the process where soft-max reads from an address that its device cannot bind; no
+// device asks for more than this (minStorageBufferOffsetAlignment).
+constexpr int64_t row_alignment = 256;
+
 dyspec_device &device_of(const llama_sampler *sampler) {
     return *static_cast<dyspec_device *>(sampler->ctx);
 }
@@ -59,8 +63,12 @@ void apply_on_host(llama_sampler *, void *) {}
 
 void add_to_graph(llama_sampler *sampler, ggml_context *ctx, void *, llama_sampler_data *data) {
     const dyspec_device &d = device_of(sampler);
-    const int64_t n = std::min<int64_t>(d.n_vocab, d.ggml_nelements(data->logits));
+    const int64_t n_row = d.ggml_nelements(data->logits);
+    const int64_t n = std::min<int64_t>(d.n_vocab, n_row);
     ggml_tensor *row = d.ggml_view_1d(ctx, data->logits, n, 0);
+    if (n_row * int64_t(sizeof(float)) % row_alignment != 0) {
+        row = d.ggml_cont(ctx, row);
+    }
     ggml_tensor *ids = d.ggml_top_k(ctx, row, int(std::min<int64_t>(d.k, n)));
     const auto gather = [&](ggml_tensor *values) {
         return d.ggml_get_rows(ctx, d.ggml_reshape_2d(ctx, values, 1, n), ids);
@@ -68,6 +76,11 @@ void add_to_graph(llama_sampler *sampler, ggml_context *ctx, void *, llama_sampl
     data->candidates = ids;
     data->logits = gather(row);
     data->probs = gather(d.ggml_soft_max(ctx, row));
+    // llama.cpp does this for the sequences of a pass alone, but keeps the places in memory from
+    // pass to pass: a sequence that comes later would find its place given to others.
+    for (ggml_tensor *tensor : {data->candidates, data->logits, data->probs}) {
+        d.ggml_set_output(tensor);
+    }
 }
 
 bool has_operations(llama_sampler *sampler, void *device) {

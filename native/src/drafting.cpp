@@ -30,6 +30,21 @@ int32_t readable(const dyspec_drafter &x, const int32_t *nodes, int32_t n) {
     return n_readable;
 }
 
+// The largest logits of the i-th of the nodes of the last pass.
+int32_t find_candidates(const dyspec_drafter &x, int32_t i, int32_t *ids, float *logits) {
+    float lse = 0.0f;
+    if (x.device == nullptr) {
+        return dyspec_topk(x.cache->row + x.nodes[i], 1, x.vocab_limit, x.n_ranks, ids, logits,
+                           &lse, 1);
+    }
+    // The nodes stand behind what was read with them, and ask for logits as the first ones.
+    const dyspec_batch &batch = x.cache->batch;
+    const int8_t *first = std::find(batch.logits, batch.logits + batch.n_tokens, int8_t(1));
+    const int32_t row = int32_t(first - batch.logits) + i;
+    return dyspec_device_read(x.device, static_cast<llama_context *>(x.cache->context), &row, 1,
+                              ids, logits, &lse);
+}
+
 // What must not be drafted, and what the user prefers, among a row's largest logits.
 void adjust(const dyspec_drafter &x, const int32_t *ids, float *logits) {
     for (int32_t i = 0; i < x.n_ranks; i++) {
@@ -67,11 +82,9 @@ int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n) {
         const int32_t node = x.nodes[i];
         const int64_t at = int64_t(node) * x.n_ranks;
         int32_t *ids = x.cand_ids + at;
-        float lse = 0.0f;
-        const int32_t code =
-            dyspec_topk(x.cache->row + node, 1, x.vocab_limit, x.n_ranks, ids, x.logits, &lse, 1);
+        const int32_t code = find_candidates(x, i, ids, x.logits);
         if (code < 0) {
-            return code - i;
+            return code <= DYSPEC_E_ROW ? code - i : code;
         }
         adjust(x, ids, x.logits);
         const uint32_t index = uint32_t(x.first_index + x.depth[node]);
