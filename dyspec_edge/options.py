@@ -404,6 +404,7 @@ def fit_options(function: F) -> F:
         *_WORK_OPTIONS,
         *_CONTEXT_OPTIONS,
         _DRAFT_TEMPERATURE,
+        _DEVICE_SAMPLING,
         _VERBOSE,
         *_CHAIN_OPTIONS,
     )

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from ctypes import CFUNCTYPE, c_int32, c_void_p, cast
 from functools import cache
 from itertools import product
 
@@ -16,6 +17,7 @@ from scipy.stats import chisquare
 
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.errors import Cancelled
+from dyspec_edge.native.library import BatchStruct
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
 from tests import tiny
@@ -358,21 +360,25 @@ def test_an_abort_at_any_moment_leaves_both_caches_right(
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
         assert decoder.drafter is not None
         cache_of = decoder.target if who == "target" else decoder.drafter.cache
-        context, decode = cache_of.context, cache_of.context.decode
+        context, functions = cache_of.context, cache_of._cells.struct.llama
+        kind = CFUNCTYPE(c_int32, c_void_p, BatchStruct)
+        decode, address = kind(functions.decode), functions.decode
         for nth in range(1, 9):
             calls = 0
 
-            def aborting(batch: object, nth: int = nth) -> None:
+            def aborting(handle: int, batch: BatchStruct, nth: int = nth) -> int:
                 nonlocal calls
                 calls += 1
                 if calls == nth:
                     context.abort_flag.set()
-                decode(batch)  # type: ignore[arg-type]
+                return int(decode(handle, batch))
 
-            context.decode = aborting  # type: ignore[method-assign]
+            callback = kind(aborting)
+            functions.decode = cast(callback, c_void_p).value
             out = until_cancelled(decoder, text)
-            context.decode = decode  # type: ignore[method-assign]
+            functions.decode = address
             context.abort_flag.clear()
+            assert calls == nth
             assert out == wanted[: len(out)]
             assert decoder.target.tokens == [*text, *out][: len(decoder.target.tokens)]
             assert reply(decoder, text, WARM, seed=1, max_tokens=40) == wanted[:40]
