@@ -301,9 +301,10 @@ def test_replies_are_the_same(
             assert steps_of(device, params, seed) == steps_of(host, params, seed)
         assert host.drafter is not None
         assert device.drafter is not None
-        device.drafter.find_on_host()  # back and forth, with a text in the cache
-        assert steps_of(device, params, 4) == steps_of(host, params, 4)
-        assert device.drafter.find_on_device()
+        if gpu_layers == 0:  # README.md, GPU: lavapipe crashes after some such moves
+            device.drafter.find_on_host()  # back and forth, with a text in the cache
+            assert steps_of(device, params, 4) == steps_of(host, params, 4)
+            assert device.drafter.find_on_device()
         for drafter in (host.drafter, device.drafter):
             drafter.cache.pad_to((1, 4, 16, 64))  # rows that nobody asked for
         assert steps_of(device, params, 5) == steps_of(host, params, 5)
