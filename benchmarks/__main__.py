@@ -15,6 +15,7 @@ from benchmarks.peers import peers_command
 from benchmarks.plain import plain
 from benchmarks.replay.command import main as replay
 from benchmarks.replay.study import synthetic
+from benchmarks.rows import rows
 from benchmarks.sequences import sequences
 from dyspec_edge.errors import DyspecError
 
@@ -28,9 +29,10 @@ def main() -> None:
     """
 
 
-measured = (noise, overhead, sequences, plain, near_ties, cell_order, memory, peers_command, replay)
-for command in measured:
+for command in (noise, overhead, sequences, rows, plain, near_ties, cell_order, memory):
     main.add_command(command)
+for group in (peers_command, replay):
+    main.add_command(group)
 replay.add_command(synthetic)
 
 if __name__ == "__main__":

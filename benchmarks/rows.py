@@ -1,0 +1,118 @@
+"""Top-k and log-sum-exp of rows of logits: ours, numpy's, torch's and llama.cpp's top-k sampler."""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+import llama_cpp
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import report
+from dyspec_edge import native
+from dyspec_edge.bench.circumstances import circumstances
+from dyspec_edge.draft.model import NUM_CANDIDATES
+
+Rows = npt.NDArray[np.float32]
+
+VOCABULARIES = (49_152, 151_936, 262_144)
+NUM_ROWS = (1, 8, 32)
+
+
+@click.command()
+@click.option("-t", "threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--rounds", type=click.IntRange(3), default=25, show_default=True)
+def rows(threads: int, rounds: int) -> None:
+    """Milliseconds for the 64 largest logits and the log-sum-exp of every row, medians.
+
+    All take turns on the same rows.  torch is left out where it is not installed; llama.cpp's
+    sampler sorts out the 64 largest of each row and gives no log-sum-exp.
+    """
+    torch_way = _torch(threads)
+    table, document = [], []
+    for num_vocab in VOCABULARIES:
+        for num_rows in NUM_ROWS:
+            random = np.random.default_rng(num_rows)
+            logits = random.normal(0, 3, (num_rows, num_vocab)).astype(np.float32)
+            ways = {"dyspec-edge": _native(logits, threads), "numpy": lambda x=logits: _numpy(x)}
+            if torch_way is not None:
+                ways["torch"] = torch_way(logits)
+            ways["llama.cpp"] = _llama(logits)
+            found: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(rounds):
+                for name, way in ways.items():
+                    started = time.perf_counter()
+                    way()
+                    found[name].append(time.perf_counter() - started)
+            medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+            ours = medians["dyspec-edge"]
+            table.append(
+                (
+                    str(num_vocab),
+                    str(num_rows),
+                    f"**{1e3 * ours:.3f}** ({1e3 * ours / num_rows:.3f} a row)",
+                    *(
+                        f"{1e3 * medians[name]:.2f} ({medians[name] / ours:.0f}x)"
+                        if name in medians
+                        else "not installed"
+                        for name in ("numpy", "torch", "llama.cpp")
+                    ),
+                )
+            )
+            document.append({"vocabulary": num_vocab, "rows": num_rows, "seconds": medians})
+    header = ("vocabulary", "rows", "dyspec-edge, ms", "numpy", "torch", "llama.cpp's top-k")
+    report.show(f"Row reductions, {native.simd}, {threads} threads, medians", header, table)
+    report.finish(circumstances({}, threads, report.PROGRAM), {"cells": document})
+
+
+def _native(logits: Rows, threads: int) -> Callable[[], object]:
+    num_rows, num_vocab = logits.shape
+    addresses = logits.ctypes.data + np.arange(num_rows, dtype=np.uint64) * np.uint64(4 * num_vocab)
+    ids = np.empty((num_rows, NUM_CANDIDATES), np.int32)
+    largest = np.empty((num_rows, NUM_CANDIDATES), np.float32)
+    totals = np.empty(num_rows, np.float32)
+    return lambda: native.topk(addresses, num_vocab, NUM_CANDIDATES, ids, largest, totals, threads)
+
+
+def _numpy(logits: Rows) -> object:
+    top = np.argpartition(logits, -NUM_CANDIDATES, axis=1)[:, -NUM_CANDIDATES:]
+    largest = np.take_along_axis(logits, top, axis=1)
+    order = np.argsort(-largest, axis=1)
+    highest = logits.max(axis=1, keepdims=True)
+    totals = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
+    return np.take_along_axis(top, order, axis=1), totals
+
+
+def _torch(threads: int) -> Callable[[Rows], Callable[[], object]] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    torch.set_num_threads(threads)
+
+    def way(logits: Rows) -> Callable[[], object]:
+        tensor = torch.from_numpy(logits)
+        return lambda: (torch.topk(tensor, NUM_CANDIDATES), torch.logsumexp(tensor, 1))
+
+    return way
+
+
+def _llama(logits: Rows) -> Callable[[], object]:
+    num_vocab = logits.shape[1]
+    data = (llama_cpp.llama_token_data * num_vocab)()
+    address = ctypes.addressof(data)
+    sampler: Any = llama_cpp.llama_sampler_init_top_k(NUM_CANDIDATES)
+    array = llama_cpp.llama_token_data_array()
+
+    def way() -> None:
+        for row in logits:
+            native.fill_candidates(row.ctypes.data, num_vocab, address)
+            array.data, array.size, array.selected, array.sorted = data, num_vocab, -1, False
+            llama_cpp.llama_sampler_apply(sampler, ctypes.byref(array))
+
+    return way
