@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -39,7 +41,7 @@ def rows(threads: int, rounds: int) -> None:
         for num_rows in NUM_ROWS:
             random = np.random.default_rng(num_rows)
             logits = random.normal(0, 3, (num_rows, num_vocab)).astype(np.float32)
-            ways = {"dyspec-edge": _native(logits, threads), "numpy": lambda x=logits: _numpy(x)}
+            ways = {"dyspec-edge": _native(logits, threads), "numpy": partial(_numpy, logits)}
             if torch_way is not None:
                 ways["torch"] = torch_way(logits)
             ways["llama.cpp"] = _llama(logits)
@@ -90,7 +92,7 @@ def _numpy(logits: Rows) -> object:
 
 def _torch(threads: int) -> Callable[[Rows], Callable[[], object]] | None:
     try:
-        import torch
+        torch = importlib.import_module("torch")
     except ImportError:
         return None
     torch.set_num_threads(threads)
