@@ -41,7 +41,10 @@ def rows(threads: int, rounds: int) -> None:
         for num_rows in NUM_ROWS:
             random = np.random.default_rng(num_rows)
             logits = random.normal(0, 3, (num_rows, num_vocab)).astype(np.float32)
-            ways = {"dyspec-edge": _native(logits, threads), "numpy": partial(_numpy, logits)}
+            ways: dict[str, Callable[[], object]] = {
+                "dyspec-edge": _native(logits, threads),
+                "numpy": partial(_numpy, logits),
+            }
             if torch_way is not None:
                 ways["torch"] = torch_way(logits)
             ways["llama.cpp"] = _llama(logits)
