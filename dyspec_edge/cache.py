@@ -194,7 +194,9 @@ class TreeCache:
         """Seconds of one pass over `num_rows` rows after the prefix; the cache stays as it was."""
         first = len(self.tokens)
         self._batch.clear()
-        self._batch.add([0] * num_rows, first, output=True)
+        read = max(0, num_rows - self.context.num_outputs)  # rows that only a prompt has
+        self._batch.add([0] * read, first, output=False)
+        self._batch.add([0] * (num_rows - read), first + read, output=True)
         started = time.perf_counter()
         self._decode(first)
         seconds = time.perf_counter() - started
