@@ -330,8 +330,9 @@ def test_a_second_turn_reads_only_what_is_new(
         messages.append({"role": "user", "content": "and now?"})
         drafter = engine.decoder.drafter
         assert drafter is not None
-        rows = {"target": 0, "draft": 0}
-        for role, cache in (("target", engine.decoder.target), ("draft", drafter.cache)):
+        caches = {"target": engine.decoder.target, "draft": drafter.cache}
+        rows = {role: -cache.num_rows for role, cache in caches.items()}
+        for role, cache in caches.items():
             decode = cache.context.decode
 
             def counted(batch: Any, role: str = role, decode: Any = decode) -> None:
@@ -340,6 +341,8 @@ def test_a_second_turn_reads_only_what_is_new(
 
             monkeypatch.setattr(cache.context, "decode", counted)
         second = engine.generate(messages, sampling=SamplingParams(seed=3), max_tokens=1)
+        for role, cache in caches.items():
+            rows[role] += cache.num_rows  # those of trees, beside what was read
     stats = first.stats
     written = stats.prompt_tokens + stats.generated_tokens
     # A stop string that was cut off the text has no place in the next prompt.
