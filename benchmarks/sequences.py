@@ -17,8 +17,8 @@ from dyspec_edge.tree import TokenTree
 CELLS = (4096, 32768, 131072)
 LEAVES = (16, 64, 255)
 PREFIX = 64
-DEPTH = 4
-STEPS = 12
+DEPTH = 2
+STEPS = 5
 
 
 @click.command()
