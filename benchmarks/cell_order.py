@@ -8,6 +8,7 @@ where a second sequence takes cells and gives them back.  What the logits differ
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 import numpy as np
@@ -37,7 +38,7 @@ def cell_order(setup: Setup) -> None:
         found = [
             runs(
                 {"flash_attn": attention, "cache_type": kind},
-                lambda a=attention, k=kind: _compare(setup, model, text, a, k),  # type: ignore[misc]
+                partial(_compare, setup, model, text, attention, kind),
             )
             for attention, kind in FORMS
         ]

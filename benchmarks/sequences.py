@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import Any
 
 import click
@@ -37,7 +38,7 @@ def sequences(setup: Setup) -> None:
             for leaves in LEAVES:
                 found[cells, leaves] = runs(
                     {"cells": cells, "leaves": leaves},
-                    lambda c=cells, n=leaves: _measure(setup, model, c, n),  # type: ignore[misc]
+                    partial(_measure, setup, model, cells, leaves),
                 )
     rows = [
         (str(cells), str(leaves), f"{1e3 * run['target']:.2f}", f"{1e3 * run['draft']:.2f}")

@@ -6,7 +6,7 @@ next two tokens is known exactly, and thousands of steps take a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -208,6 +208,27 @@ def algorithm_3(target: Floats, draft: Floats, children: list[int]) -> Floats:
     return chance
 
 
+def assert_walks_follow(
+    expected: Callable[[Floats], Floats], verifier: ResidualVerifier, tree: TokenTree, model: Model
+) -> None:
+    """Chi-square of walks from the root: which child is accepted, or which bonus token is drawn.
+
+    Args:
+        expected: from the target's probabilities float64[V], as `algorithm_3` returns it.
+    """
+    observed = np.zeros(2 * V)
+    with closing(Sampler(model, UNCUT, 0)) as sampler:
+        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
+        for seed in range(2500):
+            sampler.seed = seed
+            path, bonus = verifier.walk(tree, rows_of(tree), sampler, 0)
+            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
+    wanted = expected(probs)
+    assert not observed[wanted < 1e-12].any()
+    possible = wanted > 1e-12
+    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("children", [[3], [5, 3], [3, 0, 5], [5, 1, 3, 2, 4, 0]])
 def test_residual_equals_algorithm_3_at_every_node(children: list[int], model: Model) -> None:
     """On a fixed tree: which child is accepted, or which bonus token is drawn, and how often."""
@@ -219,17 +240,12 @@ def test_residual_equals_algorithm_3_at_every_node(children: list[int], model: M
     tree.candidate_probs[0] = (draft / draft.sum())[order]
     for rank, token in enumerate(children):
         tree.add(0, token, float(tree.candidate_probs[0, rank]))
-    observed = np.zeros(2 * V)
-    with closing(Sampler(model, UNCUT, 0)) as sampler:
-        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
-        for seed in range(2500):
-            sampler.seed = seed
-            path, bonus = ResidualVerifier().walk(tree, rows_of(tree), sampler, 0)
-            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
-    wanted = algorithm_3(probs, draft / draft.sum(), children)
-    assert not observed[wanted < 1e-12].any()
-    possible = wanted > 1e-12
-    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+    assert_walks_follow(
+        lambda probs: algorithm_3(probs, draft / draft.sum(), children),
+        ResidualVerifier(),
+        tree,
+        model,
+    )
 
 
 @pytest.mark.parametrize("num_likely", [1, 3])
@@ -248,17 +264,9 @@ def test_sequoia_goes_on_with_a_uniform_draft(
     tree.candidate_probs[0] = draft[order]
     for token in children:
         tree.add(0, token, float(draft[token]))
-    observed = np.zeros(2 * V)
-    with closing(Sampler(model, UNCUT, 0)) as sampler:
-        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
-        for seed in range(2500):
-            sampler.seed = seed
-            path, bonus = ResidualVerifier(then_uniform).walk(tree, rows_of(tree), sampler, 0)
-            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
-    wanted = sequoia_2(probs, draft, children)
-    assert not observed[wanted < 1e-12].any()
-    possible = wanted > 1e-12
-    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+    assert_walks_follow(
+        lambda probs: sequoia_2(probs, draft, children), ResidualVerifier(then_uniform), tree, model
+    )
 
 
 def sequoia_2(target: Floats, draft: Floats, children: list[int]) -> Floats:
@@ -305,17 +313,12 @@ def test_with_replacement_equals_specinfers_algorithm(draws: list[int], model: M
     tree.draws[0] = np.array(draws, np.int32)
     for token in dict.fromkeys(draws):
         tree.add(0, token, float(draft[token]))
-    observed = np.zeros(2 * V)
-    with closing(Sampler(model, UNCUT, 0)) as sampler:
-        _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
-        for seed in range(2500):
-            sampler.seed = seed
-            path, bonus = ResidualVerifier(with_replacement).walk(tree, rows_of(tree), sampler, 0)
-            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
-    wanted = specinfer_2(probs, draft, draws)
-    assert not observed[wanted < 1e-12].any()
-    possible = wanted > 1e-12
-    assert chisquare(observed[possible], 2500 * wanted[possible]).pvalue > 1e-3
+    assert_walks_follow(
+        lambda probs: specinfer_2(probs, draft, draws),
+        ResidualVerifier(with_replacement),
+        tree,
+        model,
+    )
 
 
 def test_residual_accepts_all_of_a_draft_that_is_the_target(model: Model) -> None:

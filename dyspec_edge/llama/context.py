@@ -206,10 +206,6 @@ class Context:
         """Take `seq` (-1: every sequence) off the cells at positions [first, end); end -1: all."""
         return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq, first, end))
 
-    def seq_cp(self, source: int, destination: int, first: int, end: int) -> None:
-        """Let `destination` share the cells of `source` at positions [first, end)."""
-        llama_cpp.llama_memory_seq_cp(self._memory, source, destination, first, end)
-
     def clear(self) -> None:
         """Forget every cell."""
         llama_cpp.llama_memory_clear(self._memory, False)

@@ -113,7 +113,8 @@ class Planner:
             ValueError: limits that the arrays cannot hold.
         """
         n = lib.dyspec_plan(self._struct, self._nodes.ctypes.data)
-        self._check(n)
+        if n < 0:
+            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {self._struct.n_rows} rows")
         return Plan(bool(self._struct.drafts), self._nodes[:n].copy())
 
     def enter(self, nodes: Int32s) -> None:
@@ -141,7 +142,3 @@ class Planner:
         evaluator.check(n)
         nodes: Int32s = self._nodes[:n].copy()
         return nodes
-
-    def _check(self, code: int) -> None:
-        if code < 0:
-            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {self._struct.n_rows} rows")

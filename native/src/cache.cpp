@@ -3,19 +3,13 @@
 // llama.cpp lets row i see cell j if j belongs to i's first sequence id and stands no later, so
 // the sets of ids are the tree mask.  An id that the tree takes must see the whole prefix; it gets
 // what it lacks when it is taken, so ids that are not taken cost nothing.
+#include "clock.h"
 #include "dyspec.h"
 
 #include <algorithm>
-#include <chrono>
 
 namespace dyspec {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 int32_t decode(dyspec_cache &x) {
     const auto started = Clock::now();

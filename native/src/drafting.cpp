@@ -1,18 +1,12 @@
 // The draft phase of a step: a tree asks, a draft model answers, a pass at a time.
+#include "clock.h"
 #include "dyspec.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 namespace dyspec {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The nodes that the draft can read, into x.nodes; the others have no candidates.
 int32_t readable(const dyspec_drafter &x, const int32_t *nodes, int32_t n) {
