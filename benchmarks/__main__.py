@@ -7,6 +7,7 @@ import sys
 import click
 
 from benchmarks.cell_order import cell_order
+from benchmarks.device import device
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
@@ -29,7 +30,9 @@ def main() -> None:
     """
 
 
-for command in (noise, overhead, sequences, rows, plain, near_ties, cell_order, memory):
+for command in (
+    noise, overhead, sequences, rows, device, plain, near_ties, cell_order, memory,
+):  # fmt: skip
     main.add_command(command)
 for group in (peers_command, replay):
     main.add_command(group)

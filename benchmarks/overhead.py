@@ -7,7 +7,7 @@ import io
 import pstats
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,15 @@ from benchmarks.prompts import filler
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.engine import Engine, SamplingParams
+from dyspec_edge.native import library
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.stats import Counters
 
-PARTS = ("orchestration", "sequences", "rows", "sampler", "target", "draft", "step")
+PARTS = ("orchestration", "python", "sequences", "rows", "sampler", "target", "draft", "step")
+DRAWING = ("dyspec_draw", "dyspec_fill_candidates")
+"""Native functions whose time is the sampler's."""
+
 CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 
 
@@ -36,7 +40,8 @@ CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool) -> None:
     """Time of a step outside llama_decode: orchestration, sequences, row reductions, sampler chain.
 
-    Medians over steps.  Orchestration is all but llama_decode and the other columns.
+    Medians over steps.  Orchestration is all but llama_decode and the columns after it; Python's
+    part of it is what is spent outside native calls.
     """
     where = setup.circumstances()
     cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
@@ -77,9 +82,9 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
                 str(size),
                 chain,
                 f"**{1e3 * parts['orchestration']:.2f}**",
-                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:4]),
+                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:5]),
                 f"{1e3 * text['seconds']:.2f}",
-                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[4:]),
+                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[5:]),
                 f"{passes:.1f}",
                 str(num_steps),
             )
@@ -97,6 +102,7 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
         "context",
         "chain",
         "orchestration",
+        "Python's part",
         "sequences",
         "rows",
         "sampler",
@@ -127,13 +133,16 @@ def _steps(
     decoder, model = engine.decoder, engine.decoder.target.context.model
     seed = params.seed or 0
     sampler = Sampler(model, params, seed, tokens)
+    native = NativeClock()
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     try:
         decoder.begin(tokens[:-1], Ranking(params, seed))
         before, drawn = Counters.read(decoder), _drawn(sampler)
         first, shared = before, _sequence_seconds(decoder)
+        native.seconds = 0.0
         for step in decoder.generate(tokens[-1], sampler, num_tokens):
             now, drawn_now = Counters.read(decoder), _drawn(sampler)
+            outside = step.seconds - native.seconds
             spent = {
                 "target": now.target_seconds - before.target_seconds,
                 "draft": now.draft_seconds - before.draft_seconds,
@@ -142,15 +151,44 @@ def _steps(
                 "sequences": _sequence_seconds(decoder) - shared,
             }
             spent["orchestration"] = step.seconds - sum(spent.values())
+            spent["python"] = outside - spent["sampler"]
             spent["step"] = step.seconds
             for part in PARTS:
                 seconds[part].append(spent[part])
             before, drawn, shared = now, drawn_now, _sequence_seconds(decoder)
+            native.seconds = 0.0
         passes = before.draft_passes - first.draft_passes
     finally:
+        native.stop()
         decoder.rewind(len(tokens) - 1)
         sampler.close()
     return {"seconds": seconds, "draft_passes": passes}
+
+
+class NativeClock:
+    """Counts the seconds inside native calls, llama_decode among them, until it is stopped."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._functions = {
+            name: getattr(library.lib, name) for name in library.SIGNATURES if name not in DRAWING
+        }
+        for name, function in self._functions.items():
+            setattr(library.lib, name, self._timed(function))
+
+    def stop(self) -> None:
+        """Put the functions back."""
+        for name, function in self._functions.items():
+            setattr(library.lib, name, function)
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            started = time.perf_counter()
+            result = function(*args)
+            self.seconds += time.perf_counter() - started
+            return result
+
+        return call
 
 
 def _sequence_seconds(decoder: SpeculativeDecoder) -> float:

@@ -6,7 +6,7 @@ cannot work fails at once and with a number that would.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,17 +49,42 @@ class Placement:
 
 
 def available_memory() -> int:
-    """Bytes that new allocations can take: the machine's, or the control group's if smaller."""
-    available = int(psutil.virtual_memory().available)
-    limit = Path("/sys/fs/cgroup/memory.max")
-    statistics = Path("/sys/fs/cgroup/memory.stat")
+    """Bytes that new allocations can take: the machine's, or a control group's if smaller."""
+    return min([int(psutil.virtual_memory().available), *_rooms_of_groups()])
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """What the limit of each control group of this process, and of those above it, leaves.
+
+    Cached files can be dropped, so that only anonymous memory counts as used.
+    """
     try:
-        allowed = int(limit.read_text())
-        lines = (line.split() for line in statistics.read_text().splitlines())
-        used = next(int(value) for key, value in lines if key == "anon")
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return  # not Linux
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "anon"
+        elif "memory" in controllers.split(","):
+            root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "total_rss"
+        else:
+            continue
+        folder = root / group.lstrip("/")
+        # A container may see the path of its host and, mounted at the root, only its own group.
+        for place_of_group in (folder, *folder.parents):
+            if place_of_group.is_relative_to(root):
+                yield from _room(place_of_group, limit, used)
+
+
+def _room(folder: Path, limit: str, used: str) -> Iterator[int]:
+    try:
+        allowed = int((folder / limit).read_text())
+        statistics = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        taken = next(int(value) for key, value in statistics if key == used)
     except (OSError, ValueError, StopIteration):
-        return available  # no control group, or no limit in it
-    return min(available, max(0, allowed - used))
+        return  # no such group, or no limit in it
+    yield max(0, allowed - taken)
 
 
 def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:

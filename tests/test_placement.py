@@ -204,24 +204,41 @@ def test_several_gpus_count_together(decide: Place) -> None:
 # Memory
 
 
+class ControlGroups:
+    """A machine with 10 GB free, its groups' files under `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def join(self, *lines: str) -> None:
+        """What /proc/self/cgroup says."""
+        self._write("proc/self/cgroup", "".join(f"{line}\n" for line in lines))
+
+    def limit(self, limit: str, statistics: str, group: str = "") -> None:
+        self._write(f"sys/fs/cgroup{group}/memory.max", limit)
+        self._write(f"sys/fs/cgroup{group}/memory.stat", statistics)
+
+    def limit_v1(self, limit: str, statistics: str, group: str = "") -> None:
+        self._write(f"sys/fs/cgroup/memory{group}/memory.limit_in_bytes", limit)
+        self._write(f"sys/fs/cgroup/memory{group}/memory.stat", statistics)
+
+    def _write(self, name: str, text: str) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 @pytest.fixture
-def control_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], None]:
-    """`control_group(limit, statistics)`: what the files say, on a machine with 10 GB free."""
-    folder = tmp_path / "sys" / "fs" / "cgroup"
-    folder.mkdir(parents=True)
+def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ControlGroups:
     monkeypatch.setattr(placement, "Path", lambda path: tmp_path / str(path).lstrip("/"))
     monkeypatch.setattr(
         "psutil.virtual_memory", lambda: SimpleNamespace(available=10 * GB, total=16 * GB)
     )
-
-    def write(limit: str, statistics: str) -> None:
-        (folder / "memory.max").write_text(limit)
-        (folder / "memory.stat").write_text(statistics)
-
-    return write
+    return ControlGroups(tmp_path)
 
 
 STATISTICS = "anon 1000000000\nfile 3000000000\nkernel 5\n"
+STATISTICS_V1 = "rss 4096\ncache 3000000000\ntotal_rss 1000000000\n"
 
 
 @pytest.mark.parametrize(
@@ -236,11 +253,31 @@ STATISTICS = "anon 1000000000\nfile 3000000000\nkernel 5\n"
     ],
 )
 def test_a_control_groups_limit_is_kept(
-    control_group: Callable[[str, str], None], limit: str, statistics: str, expected: int
+    groups: ControlGroups, limit: str, statistics: str, expected: int
 ) -> None:
     assert available_memory() == 10 * GB  # no such files at all
-    control_group(limit, statistics)
+    groups.join("0::/")
+    assert available_memory() == 10 * GB
+    groups.limit(limit, statistics)
     assert available_memory() == expected
+
+
+def test_the_smallest_limit_of_the_groups_above_counts(groups: ControlGroups) -> None:
+    groups.join("0::/user.slice/run-1.scope")
+    groups.limit("9000000000\n", STATISTICS, "/user.slice/run-1.scope")
+    assert available_memory() == 8 * GB
+    groups.limit("5000000000\n", STATISTICS, "/user.slice")
+    assert available_memory() == 4 * GB
+    groups.limit("2000000000\n", STATISTICS, "/other.slice")
+    assert available_memory() == 4 * GB
+
+
+def test_the_first_versions_groups_count_too(groups: ControlGroups) -> None:
+    groups.join("5:cpu,cpuacct:/", "4:memory:/docker/12ab", "1:name=systemd:/", "0::/")
+    groups.limit_v1("9223372036854771712\n", STATISTICS_V1, "/docker/12ab")
+    assert available_memory() == 10 * GB
+    groups.limit_v1("5000000000\n", STATISTICS_V1)  # what a container sees at the root
+    assert available_memory() == 4 * GB
 
 
 def test_this_machines_memory_is_a_number() -> None:

@@ -77,13 +77,12 @@ class ModelDrafter:
     def take(self, text: Sequence[int], ranking: Ranking) -> None:
         """As `begin`, but leave what was not read before for later."""
         self.ranking = ranking
-        self._text, self._start = text, self._start_for(text)
-        known = self._known(text[self._start :])
-        self.cache.rewind(common_prefix(self.cache.tokens, known))
+        self._text = text
+        self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
 
     def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Read the tokens before the root."""
-        self._start = self._start_for(self._text)
+        self._move_window(len(self.cache.tokens))
         self.cache.prefill(self._known(self._text[self._start :]), on_progress=on_progress)
 
     @property
@@ -91,11 +90,6 @@ class ModelDrafter:
         """Tokens before the root that the next pass would have to read first."""
         behind = len(self._text) - self._start - len(self.cache.tokens)
         return behind if self.longest_read is None else min(behind, self.longest_read)
-
-    def num_unread(self, text: Sequence[int]) -> int:
-        """Tokens that `begin` would read of `text`."""
-        window = self._known(text[self._start_for(text) :])
-        return len(window) - common_prefix(self.cache.tokens, window)
 
     @property
     def rows_seconds(self) -> float:
@@ -199,7 +193,7 @@ class ModelDrafter:
         passes = self._passes[1]
         if not self._has_begun:
             self._has_begun = True
-            self._move_window()
+            self._move_window(len(self.cache.tokens))
             self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
             passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
             passes.start_step(self._unread, self._index)
@@ -211,35 +205,22 @@ class ModelDrafter:
         passes.check(code)
         self.cache.check(code, tree.size, self._unread)
 
-    def _move_window(self) -> None:
-        """Begin later in the text where it is too long, or too much of it unread."""
-        length = len(self._text)
-        start = self._start
-        if length - start >= self._num_ctx:
-            start = self._window_start(length)
-        limit = self.longest_read
-        if limit is not None and length - start - len(self.cache.tokens) > limit:
-            start = length - limit
-        if start != self._start:
-            self._start = start
-            self.cache.rewind(0)
+    def _move_window(self, num_shared: int) -> None:
+        """Keep the first tokens of the cache, those of this text, or begin anew later in the text.
 
-    def _start_for(self, text: Sequence[int]) -> int:
-        """Where in a new text to begin: where the cache does, if that is the same text."""
-        start = self._start
-        shared = start < len(text) and self.cache.tokens[:1] == self._known(text[start : start + 1])
-        if not shared or len(text) - start >= self._num_ctx:
-            start = self._window_start(len(text))
+        Args:
+            num_shared: tokens that the cache has in common with the text from `_start`.
+        """
+        length, start = len(self._text), self._start
+        if num_shared == 0 or length - start >= self._num_ctx:
+            # Half a window, so that the draft need not start again soon.
+            start = 0 if length < self._num_ctx else length - self._num_ctx // 2
+            num_shared = num_shared if start == self._start else 0
         limit = self.longest_read
-        if limit is not None and len(text) - start > limit:
-            seen = common_prefix(self.cache.tokens, self._known(text[start:]))
-            if len(text) - start - seen > limit:
-                return len(text) - limit
-        return start
-
-    def _window_start(self, length: int) -> int:
-        """Where to begin so that the draft need not start again for half a window."""
-        return 0 if length < self._num_ctx else length - self._num_ctx // 2
+        if limit is not None and length - start - num_shared > limit:
+            start, num_shared = length - limit, 0
+        self._start = start
+        self.cache.rewind(num_shared)
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """`tokens`, with the substitute for those that the draft's vocabulary lacks."""

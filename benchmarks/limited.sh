@@ -1,0 +1,29 @@
+#!/bin/sh
+# Runs a command with less memory than the machine has, so that a model which does not fit is read
+# from disk in every pass.
+#
+#   sh benchmarks/limited.sh 700M COMMAND [ARGUMENT...]
+#
+# Needs root, and Linux with control groups of either version.  Files that are in the page cache
+# already would not count against the limit, so the cache is dropped first; swap is off in the group.
+set -eu
+[ $# -ge 2 ] || { echo "usage: sh benchmarks/limited.sh BYTES[K|M|G] COMMAND [ARGUMENT...]" >&2; exit 2; }
+limit="$1"
+shift
+name="limited-$$"
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    group="/sys/fs/cgroup/$name"
+    mkdir "$group"
+    echo "$limit" >"$group/memory.max"
+    echo 0 >"$group/memory.swap.max"
+else
+    group="/sys/fs/cgroup/memory/$name"
+    mkdir "$group"
+    echo "$limit" >"$group/memory.limit_in_bytes"
+    echo 0 >"$group/memory.swappiness"
+fi
+trap 'rmdir "$group"' EXIT
+trap : INT # the command stops by itself, and the group can go then
+sync
+echo 3 >/proc/sys/vm/drop_caches
+sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" "$@"
