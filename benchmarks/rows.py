@@ -101,7 +101,7 @@ def _torch(threads: int) -> Callable[[Rows], Callable[[], object]] | None:
     torch.set_num_threads(threads)
 
     def way(logits: Rows) -> Callable[[], object]:
-        tensor = torch.from_numpy(logits)
+        tensor = torch.frombuffer(logits, dtype=torch.float32).reshape(logits.shape)
         return lambda: (torch.topk(tensor, NUM_CANDIDATES), torch.logsumexp(tensor, 1))
 
     return way

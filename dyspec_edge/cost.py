@@ -87,8 +87,10 @@ class LiveCurve:
     """A measured curve, kept true by the passes that happen.
 
     Two corrections, both factors: one for all sizes together (a longer context, a slower clock)
-    and one for each measured size (the curve was off there).  What changes between passes of the
-    same size is common; how the first passes of a size differ from the curve is its own.
+    and one for each measured size but the first (the curve was off there).  What changes between
+    passes of the same size is common; how the first passes of a size differ from the curve is its
+    own.  Passes of one row, those of plain decoding, say how fast the machine is: were they to have
+    a correction of their own, a slow start of theirs would make all other sizes look cheap.
 
     Args:
         curve: as measured.
@@ -134,13 +136,14 @@ class LiveCurve:
         ratio = math.log(seconds / self._base[num_rows])
         seen = int(self._num_seen[size])
         surprise = ratio - self._common - self._own[size]
-        if seen < self.FIRST:
+        if size > 0 and seen < self.FIRST:
             # The measurement counts as one more observation, without a surprise.
             self._own[size] += max(-0.7, min(0.7, surprise)) / (seen + 2)
         else:
             self._recent.append(ratio - self._own[size])
             self._common = statistics.median(self._recent)
-            self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
+            if size > 0:
+                self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
         self._num_seen[size] += 1
         # A size that was found dear is not bought again: without forgetting it stays dear.
         self._own[np.arange(len(self._own)) != size] *= self.FADING
@@ -164,6 +167,7 @@ class LiveCurve:
         if own.shape != self._own.shape or seen.shape != own.shape or not np.isfinite(own).all():
             raise ValueError("corrections of another curve")
         self._own, self._num_seen = own, seen
+        self._own[0] = 0.0
         self._correct()
 
     def _correct(self) -> None:

@@ -76,6 +76,14 @@ def test_a_size_that_the_curve_has_wrong_does_not_touch_the_others() -> None:
     assert curve.at(16) == pytest.approx(6.0, rel=0.05)
 
 
+def test_a_slow_start_of_plain_passes_does_not_make_rows_look_cheap() -> None:
+    curve = live()
+    feed(curve, [1] * 3, 1.5)  # the first ones after a prompt
+    feed(curve, [1] * 12, 1.1)
+    assert curve.at(1) == pytest.approx(1.1, rel=0.02)
+    assert curve.at(16) == pytest.approx(1.1 * CURVE.at(16), rel=0.02)
+
+
 def test_what_is_not_seen_again_is_forgotten() -> None:
     curve = live()
     feed(curve, [8], 3.0)

@@ -335,6 +335,30 @@ def test_what_was_learned_is_kept(run: Run) -> None:
             other.restore(wrong)
 
 
+def test_what_a_reply_saved_is_not_at_stake_in_the_next() -> None:
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    stake, tree = policy.left, TokenTree(64, 4)
+    policy.begin([5, 6, 7], None)
+    for _ in range(50):
+        policy.learn(tree, [0], [8] * 8, num_rows=8, target_seconds=0.1, seconds=0.1)
+    assert policy.left > 10 * stake
+    policy.begin([5, 6, 7], None)
+    assert policy.left == pytest.approx(stake, rel=1e-3)
+
+
+def test_what_a_reply_lost_is_owed_by_the_next() -> None:
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    tree = TokenTree(64, 4)
+    policy.begin([5, 6, 7], None)
+    for _ in range(3):
+        policy.learn(tree, [0], [8], num_rows=8, target_seconds=0.2, seconds=0.2)
+    left = policy.left
+    policy.begin([5, 6, 7], None)
+    assert policy.left == pytest.approx(left)
+
+
 # On tiny models, where arithmetic is exact
 
 

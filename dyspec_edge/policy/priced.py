@@ -9,8 +9,8 @@ step (native/src/planning.cpp weighs, this module pays):
     while drafting some nodes promises more than verifying now: draft them, enter their children
     verify the best
 
-An account keeps the whole never later than plain decoding by more than `STAKE` tokens' time and
-`EPS` of all time, whatever the predictions were worth.
+An account keeps a reply never later than plain decoding by more than `STAKE` tokens' time and
+`EPS` of its time, whatever the predictions were worth.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class PricedPolicy(Policy):
         target, draft: what passes cost now; set by `set_prices` before the first reply.
         acceptance: a.
         miss, seen: kappa is their ratio.
-        plain, seconds: the account, what all tokens would have cost plainly and did cost.
+        plain, seconds: the account, what the tokens of this reply would have cost plainly, and did
+            cost together with what earlier replies still owe.
     """
 
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
@@ -119,6 +120,8 @@ class PricedPolicy(Policy):
             self._num_replies += 1
             self._reply_tokens += self._emitted
         self._emitted = 0
+        # Every reply answers for itself: what earlier ones saved is not at stake.
+        self.plain, self.seconds = 0.0, max(0.0, self.seconds - self.plain / (1 - EPS))
         self._has_read = self._pays_to_read()
         return self._has_read
 
