@@ -31,7 +31,7 @@ def device(setup: Setup, layers: int) -> None:
     where = setup.circumstances()
     with setup.runs("device", where) as runs:
         runs.expect(1)
-        found = runs({"layers": layers}, partial(_measure, setup, layers))
+        found = runs({"layers": layers}, partial(_measure, setup, layers))["ways"]
     rows = []
     for num_rows in NUM_ROWS:
         cell = {name: found[name][str(num_rows)] for name in found}
@@ -64,10 +64,10 @@ def device(setup: Setup, layers: int) -> None:
         "whole, graph / host",
     )
     report.show("Milliseconds of a draft pass, medians; ratios are medians of pairs", header, rows)
-    report.finish({**where, "load average": runs.load}, found)
+    report.finish({**where, "load average": runs.load}, {"seconds": found})
 
 
-def _measure(setup: Setup, layers: int) -> dict[str, dict[str, list[float]]]:
+def _measure(setup: Setup, layers: int) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Seconds by way and number of rows, in pairs."""
     with Model(setup.model, num_gpu_layers=layers) as model:
         drafters = {"host": _drafter(setup, model), "graph": _drafter(setup, model)}
@@ -86,7 +86,7 @@ def _measure(setup: Setup, layers: int) -> dict[str, dict[str, list[float]]]:
                         seconds = drafter.cache.time_pass(num_rows)
                         found[f"{way} decode"][str(num_rows)].append(seconds)
                         found[way][str(num_rows)].append(drafter.time_pass(num_rows))
-            return found
+            return {"ways": found}
         finally:
             for drafter in drafters.values():
                 drafter.close()

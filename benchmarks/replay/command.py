@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -128,6 +129,8 @@ class _Study:
     Attributes:
         fixed: by policy and machine, for policies whose passes do not depend on prices.
         priced: the same for `priced` and its ablations.
+        accepted: drafted tokens that a step accepted, one mean per text, by policy; that of `priced`
+            belongs to a machine.
     """
 
     def __init__(
@@ -137,6 +140,7 @@ class _Study:
         self.machines = machines
         self.fixed: dict[str, dict[str, Speedups]] = {}
         self.priced: dict[str, dict[str, Speedups]] = {}
+        self.accepted: dict[str, list[float]] = {}
         self._source = source
 
     def run(self, policies: Sequence[str], ablations: bool) -> None:
@@ -152,12 +156,16 @@ class _Study:
                     result = self._replay(text, partial(_parsed, spec), self.machines[0])
                     for machine in self.machines:
                         _add(self.fixed, spec, machine, result)
+                    self.accepted.setdefault(spec, []).append(result.accept_length)
                     bar.advance(task)
                 for name, new_policy in kinds.items():
                     for machine in self.machines:
                         bar.update(task, description=f"{text.id} {name}, {machine.name}")
                         result = self._replay(text, new_policy, machine)
                         _add(self.priced, name, machine, result)
+                        if name == "priced":
+                            of_machine = self.accepted.setdefault(f"priced, {machine.title}", [])
+                            of_machine.append(result.accept_length)
                         bar.advance(task)
 
     def best_chain(self, machine: Machine) -> tuple[Speedups, list[int]]:
@@ -240,6 +248,14 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
         ),
         rows,
     )
+    report.show(
+        "SIMULATED accept length, T = 0, mean of the texts",
+        ("policy", "accept length", "least", "most"),
+        [
+            (name, f"{statistics.mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
+            for name, found in study.accepted.items()
+        ],
+    )
     if len(study.priced) > 1:
         _print_ablations(study)
         for name, found in study.priced.items():
@@ -255,6 +271,7 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
             "texts": [text.id for text in study.texts],
             "target": sorted({text.target for text in study.texts}),
             "newly_evaluated": num_evaluated,
+            "accept_length": study.accepted,
             "curves": document,
         },
     )

@@ -121,6 +121,11 @@ class Result:
         """Tokens that were written."""
         return self.marks[-1].num_tokens
 
+    @property
+    def accept_length(self) -> float:
+        """Drafted tokens that a step accepted, in the mean; the bonus token is none of them."""
+        return self.num_tokens / len(self.marks) - 1
+
     def speedup(self, machine: Machine) -> float:
         """Against plain decoding, had the same passes happened on `machine`.
 
