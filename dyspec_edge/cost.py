@@ -114,6 +114,7 @@ class LiveCurve:
         self.table = self._base.copy()
         self._recent = deque([0.0] * self.WINDOW, self.WINDOW)
         self._common = 0.0
+        self._last_size = -1
         self._own = np.zeros(len(curve.sizes))
         self._num_seen = np.zeros(len(curve.sizes), np.int64)
 
@@ -136,14 +137,17 @@ class LiveCurve:
         ratio = math.log(seconds / self._base[num_rows])
         seen = int(self._num_seen[size])
         surprise = ratio - self._common - self._own[size]
-        if size > 0 and seen < self.FIRST:
+        is_new = size > 0 and seen < self.FIRST
+        if is_new:
             # The measurement counts as one more observation, without a surprise.
             self._own[size] += max(-0.7, min(0.7, surprise)) / (seen + 2)
-        else:
+        # One new size that is off is off by itself; several in a row are a change of all.
+        if not is_new or size != self._last_size:
             self._recent.append(ratio - self._own[size])
             self._common = statistics.median(self._recent)
-            if size > 0:
-                self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
+        if size > 0 and not is_new:
+            self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
+        self._last_size = size
         self._num_seen[size] += 1
         # A size that was found dear is not bought again: without forgetting it stays dear.
         self._own[np.arange(len(self._own)) != size] *= self.FADING

@@ -84,6 +84,15 @@ def test_a_slow_start_of_plain_passes_does_not_make_rows_look_cheap() -> None:
     assert curve.at(16) == pytest.approx(1.1 * CURVE.at(16), rel=0.02)
 
 
+def test_several_new_sizes_that_are_off_are_a_change_of_all() -> None:
+    curve, one = live(), live()
+    feed(curve, [32] * 3, 1.0)
+    feed(curve, [16, 8, 4], 2.0)
+    assert curve.at(1) > 1.3
+    feed(one, [16] * 3, 2.0)
+    assert one.at(1) == pytest.approx(1.0, rel=0.02)
+
+
 def test_what_is_not_seen_again_is_forgotten() -> None:
     curve = live()
     feed(curve, [8], 3.0)

@@ -129,8 +129,8 @@ class _Study:
     Attributes:
         fixed: by policy and machine, for policies whose passes do not depend on prices.
         priced: the same for `priced` and its ablations.
-        accepted: drafted tokens that a step accepted, one mean per text, by policy; that of `priced`
-            belongs to a machine.
+        accepted: by policy, the mean accept length of each text; that of `priced` belongs to a
+            machine.
     """
 
     def __init__(
