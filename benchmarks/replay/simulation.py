@@ -153,11 +153,11 @@ class ReplayDrafter(Drafter):
         self._num_read = 0
         self._evaluated: set[int] = set()
         self._passes: list[tuple[int, float]] = []
-        self._ranking: Ranking
+        self.ranking: Ranking
 
     def take(self, text: Sequence[int], ranking: Ranking) -> None:
         """Take a new text, as read."""
-        self._text, self._num_read, self._ranking = text, len(text), ranking
+        self._text, self._num_read, self.ranking = text, len(text), ranking
 
     @property
     def num_behind(self) -> int:
@@ -188,7 +188,7 @@ class ReplayDrafter(Drafter):
             tree.candidate_ids[nodes],
             tree.candidate_probs[nodes],
             tree.num_candidates[nodes],
-        ) = self._ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
+        ) = self.ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
 
     def passes(self) -> list[tuple[int, float]]:
         """Rows and seconds of this step's passes so far."""
