@@ -30,12 +30,9 @@ def main() -> None:
     """
 
 
-for command in (
-    noise, overhead, sequences, rows, device, plain, near_ties, cell_order, memory,
-):  # fmt: skip
+measured = (noise, overhead, rows, device, sequences, plain, near_ties, cell_order, memory)
+for command in (*measured, peers_command, replay):
     main.add_command(command)
-for group in (peers_command, replay):
-    main.add_command(group)
 replay.add_command(synthetic)
 
 if __name__ == "__main__":

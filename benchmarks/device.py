@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from functools import partial
 
 import click
@@ -34,24 +35,13 @@ def device(setup: Setup, layers: int) -> None:
         found = runs({"layers": layers}, partial(_measure, setup, layers))["ways"]
     rows = []
     for num_rows in NUM_ROWS:
-        cell = {name: found[name][str(num_rows)] for name in found}
-        decodes = [
-            within / without
-            for within, without in zip(cell["graph decode"], cell["host decode"], strict=True)
-        ]
-        wholes = [
-            within / without for within, without in zip(cell["graph"], cell["host"], strict=True)
-        ]
+        cell = {name: of_size[str(num_rows)] for name, of_size in found.items()}
         rows.append(
             (
                 str(num_rows),
-                *(f"{1e3 * statistics.median(cell[name]):.2f}" for name in ("host decode", "host")),
-                *(
-                    f"{1e3 * statistics.median(cell[name]):.2f}"
-                    for name in ("graph decode", "graph")
-                ),
-                f"{statistics.median(decodes):.3f}x",
-                f"**{statistics.median(wholes):.3f}x**",
+                *(f"{1e3 * statistics.median(seconds):.2f}" for seconds in cell.values()),
+                f"{_ratio(cell['graph decode'], cell['host decode']):.3f}x",
+                f"**{_ratio(cell['graph'], cell['host']):.3f}x**",
             )
         )
     header = (
@@ -65,6 +55,11 @@ def device(setup: Setup, layers: int) -> None:
     )
     report.show("Milliseconds of a draft pass, medians; ratios are medians of pairs", header, rows)
     report.finish({**where, "load average": runs.load}, {"seconds": found})
+
+
+def _ratio(seconds: Sequence[float], others: Sequence[float]) -> float:
+    """Median of pairs."""
+    return statistics.median(a / b for a, b in zip(seconds, others, strict=True))
 
 
 def _measure(setup: Setup, layers: int) -> dict[str, dict[str, dict[str, list[float]]]]:

@@ -72,19 +72,20 @@ def _rooms_of_groups() -> Iterator[int]:
             continue
         folder = root / group.lstrip("/")
         # A container may see the path of its host and, mounted at the root, only its own group.
-        for place_of_group in (folder, *folder.parents):
-            if place_of_group.is_relative_to(root):
-                yield from _room(place_of_group, limit, used)
+        for above in (folder, *folder.parents):
+            room = _room(above, limit, used) if above.is_relative_to(root) else None
+            if room is not None:
+                yield room
 
 
-def _room(folder: Path, limit: str, used: str) -> Iterator[int]:
+def _room(folder: Path, limit: str, used: str) -> int | None:
+    """What a group's limit leaves; None if there is no such group, or no limit in it."""
     try:
         allowed = int((folder / limit).read_text())
         statistics = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        taken = next(int(value) for key, value in statistics if key == used)
+        return max(0, allowed - next(int(value) for key, value in statistics if key == used))
     except (OSError, ValueError, StopIteration):
-        return  # no such group, or no limit in it
-    yield max(0, allowed - taken)
+        return None
 
 
 def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:

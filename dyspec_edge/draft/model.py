@@ -215,7 +215,8 @@ class ModelDrafter:
         if num_shared == 0 or length - start >= self._num_ctx:
             # Half a window, so that the draft need not start again soon.
             start = 0 if length < self._num_ctx else length - self._num_ctx // 2
-            num_shared = num_shared if start == self._start else 0
+            if start != self._start:
+                num_shared = 0
         limit = self.longest_read
         if limit is not None and length - start - num_shared > limit:
             start, num_shared = length - limit, 0
