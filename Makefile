@@ -25,7 +25,7 @@ BUILD_SANITIZED = $(BIN)/cmake -S . -B build/native-sanitize -G Ninja \
 		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON && \
 	$(BIN)/cmake --build build/native-sanitize
 SANITIZED_TESTS := $(addprefix tests/test_,cache.py device.py draft.py engine.py speculative.py \
-	native_batch.py native_expansion.py native_placement.py native_ranking.py)
+	native_batch.py native_expansion.py native_placement.py native_ranking.py sampling.py)
 
 .PHONY: help install chat test lint format native-test sanitize-test bench clean
 

@@ -116,7 +116,7 @@ def gaps(target: TreeCache, prompt: Sequence[int], reply: Sequence[int]) -> list
     for token, emitted in zip((prompt[-1], *reply), reply, strict=False):
         tree.reset(token)
         target.evaluate(tree, root)
-        row = target.context.row_view(target.row(0)).copy()
+        row = target.context.row_view(int(target.rows[0])).copy()
         row[never] = -np.inf
         result.append(float(row.max() - row[emitted]))
         target.commit(tree, [0])

@@ -25,9 +25,6 @@ from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.stats import Counters
 
 PARTS = ("orchestration", "python", "sequences", "rows", "sampler", "target", "draft", "step")
-DRAWING = ("dyspec_draw", "dyspec_fill_candidates")
-"""Native functions whose time is the sampler's."""
-
 CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 
 
@@ -142,7 +139,6 @@ def _steps(
         native.seconds = 0.0
         for step in decoder.generate(tokens[-1], sampler, num_tokens):
             now, drawn_now = Counters.read(decoder), _drawn(sampler)
-            outside = step.seconds - native.seconds
             spent = {
                 "target": now.target_seconds - before.target_seconds,
                 "draft": now.draft_seconds - before.draft_seconds,
@@ -151,7 +147,7 @@ def _steps(
                 "sequences": _sequence_seconds(decoder) - shared,
             }
             spent["orchestration"] = step.seconds - sum(spent.values())
-            spent["python"] = outside - spent["sampler"]
+            spent["python"] = step.seconds - native.seconds
             spent["step"] = step.seconds
             for part in PARTS:
                 seconds[part].append(spent[part])
@@ -170,9 +166,7 @@ class NativeClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._functions = {
-            name: getattr(library.lib, name) for name in library.SIGNATURES if name not in DRAWING
-        }
+        self._functions = {name: getattr(library.lib, name) for name in library.SIGNATURES}
         for name, function in self._functions.items():
             setattr(library.lib, name, self._timed(function))
 

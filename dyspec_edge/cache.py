@@ -27,6 +27,8 @@ from dyspec_edge.errors import Cancelled
 from dyspec_edge.llama import UBATCH, Batch, Context
 from dyspec_edge.tree import TokenTree
 
+NOTHING = np.zeros(0, np.int32)
+
 
 class TreeCache:
     """Prefix and tree of one context.
@@ -103,7 +105,7 @@ class TreeCache:
     def evaluate(
         self, tree: TokenTree, nodes: npt.NDArray[np.int32], unread: Sequence[int] = ()
     ) -> None:
-        """One pass over `nodes`, whose logits `row` then gives.
+        """One pass over `nodes`, whose logits `rows` then gives.
 
         Args:
             nodes: int32[n], parents before children; a node's parent was evaluated in this step
@@ -115,7 +117,7 @@ class TreeCache:
             Cancelled, DecodeError: the cache is back at the committed prefix.
         """
         self.context.require_outputs(len(nodes))
-        code = self._cells.evaluate(tree, nodes, np.array(unread, np.int32))
+        code = self._cells.evaluate(tree, nodes, np.array(unread, np.int32) if unread else NOTHING)
         self.check(code, len(nodes), unread)
 
     def draft_pass(
@@ -147,12 +149,13 @@ class TreeCache:
             self._roll_back(len(self.tokens))
             raise
 
-    def row(self, node: int) -> int:
-        """Address of a node's float32[num_vocab] logits, 0 if this step has not evaluated it.
+    @property
+    def rows(self) -> npt.NDArray[np.uint64]:
+        """uint64[tree_capacity], by node the address of float32[num_vocab] logits.
 
-        Valid until the next `evaluate`.
+        0 for a node that this step has not evaluated.  Valid until the next `evaluate`.
         """
-        return int(self._cells.rows[node])
+        return self._cells.rows
 
     @property
     def decode_seconds(self) -> float:
@@ -186,8 +189,9 @@ class TreeCache:
         Returns:
             The number of nodes of `path` that are now part of the prefix.
         """
-        kept = self._cells.commit(path)
-        self.tokens.extend(tree.token[list(path[:kept])].tolist())
+        nodes = np.array(path, np.int32)
+        kept = self._cells.commit(nodes)
+        self.tokens.extend(tree.token[nodes[:kept]].tolist())
         return kept
 
     def time_pass(self, num_rows: int) -> float:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.errors import OptionError
-from dyspec_edge.llama import ChainOptions, Model, SamplerChain, candidates_view
+from dyspec_edge.llama import ChainOptions, Model, SamplerChain
 from dyspec_edge.native.rows import not_finite
 
 # Streams of the counter-based generator; draft nodes take 1, 2, ... (draft/ranking.py), and where
@@ -101,29 +101,32 @@ class Sampler:
         params: options; `params.seed` is ignored in favour of `seed`.
         seed: the reply's own seed.
         prompt: tokens that penalties and DRY count as text already written.
-
-    Attributes:
-        seconds: time spent in the sampler chain.
-        rows_seconds: time spent reducing bare logits rows.
     """
 
     def __init__(
         self, model: Model, params: SamplingParams, seed: int, prompt: Sequence[int] = ()
     ) -> None:
         self.params = params
-        self.seed = seed
         self.temperature = params.temperature
-        self.seconds = 0.0
-        self.rows_seconds = 0.0
-        self._num_vocab = model.num_vocab
         self._chain = SamplerChain(
             model,
             ChainOptions(
                 **{name: getattr(params, name) for name in ChainOptions.__dataclass_fields__}
             ),
         )
+        self._native = self._chain.sampler(seed, model.num_vocab)
+        self._seconds = 0.0
         for token in prompt:
-            self._chain.accept(token)
+            self.accept(token)
+
+    @property
+    def seed(self) -> int:
+        """The reply's own seed."""
+        return self._native.seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._native.seed = seed
 
     def draw(self, row_address: int, index: int) -> int:
         """The target's token number `index` of the reply, given its row of logits.
@@ -131,23 +134,13 @@ class Sampler:
         Raises:
             DyspecError: the row holds no finite value.
         """
-        started = time.perf_counter()
-        if self._chain.is_empty:  # greedy, nothing to transform
-            token = native.argmax(row_address, self._num_vocab)
-            self.rows_seconds += time.perf_counter() - started
-            return token
-        address, size = self._chain.apply(row_address)
-        if self.temperature > 0:
-            position = native.draw(address, size, self.seed, index, TARGET_STREAM)
-            token = int(candidates_view(address, size)["id"][position])
-        else:
-            left = candidates_view(address, size)
-            best = int(np.argmax(left["logit"]))  # a NaN, if there is one
-            if not math.isfinite(left["logit"][best]):
-                raise not_finite("what the samplers left of the logits")
-            token = int(left["id"][best])
-        self.seconds += time.perf_counter() - started
-        return token
+        return self._native.sample(row_address, index)
+
+    def match(
+        self, tree: native.Tree, rows: npt.NDArray[np.uint64], index: int
+    ) -> tuple[list[int], int]:
+        """Draw and accept tokens while they are children in the tree (native.TargetSampler)."""
+        return self._native.match(tree, rows, index)
 
     def distribution(
         self, row_address: int
@@ -158,8 +151,7 @@ class Sampler:
             DyspecError: the row holds no finite value.
         """
         started = time.perf_counter()
-        address, size = self._chain.apply(row_address)
-        left = candidates_view(address, size)
+        left = self._native.apply(row_address)
         ids, logits = left["id"].copy(), left["logit"].astype(np.float64)
         order = np.argsort(ids, kind="stable")
         ids, logits = ids[order], logits[order]
@@ -168,9 +160,9 @@ class Sampler:
         if self.temperature > 0:
             weights = np.exp(logits - logits.max())
         else:
-            weights = np.zeros(size)
+            weights = np.zeros(len(ids))
             weights[int(np.argmax(logits))] = 1.0
-        self.seconds += time.perf_counter() - started
+        self._seconds += time.perf_counter() - started
         return ids, weights / weights.sum()
 
     def pick(self, ids: npt.NDArray[np.int32], probs: npt.NDArray[np.float64], index: int) -> int:
@@ -186,7 +178,17 @@ class Sampler:
 
     def accept(self, token: int) -> None:
         """Add an emitted token to the text that penalties and DRY see."""
-        self._chain.accept(token)
+        self._native.accept(token)
+
+    @property
+    def seconds(self) -> float:
+        """Running total in the sampler chain and the draw."""
+        return self._seconds + self._native.seconds
+
+    @property
+    def rows_seconds(self) -> float:
+        """Running total of reducing bare rows of logits."""
+        return self._native.rows_seconds
 
     def close(self) -> None:
         """Free the chain.  Idempotent."""

@@ -133,11 +133,13 @@ class SpeculativeDecoder:
         grown, rows_before = time.perf_counter(), target.num_rows
         target.evaluate(tree, nodes)
         evaluated = time.perf_counter()
-        path, bonus = self.verifier.walk(tree, target.row, sampler, index)
+        path, bonus = self.verifier.walk(tree, target.rows, sampler, index)
         walked = time.perf_counter()
         tokens = (*tree.token[path[1:]].tolist(), bonus)
-        ended = tree.child(path[-1], bonus)  # an end token that was drafted counts as accepted
-        accepted = len(path) - 1 + int(ended >= 0 and target.row(ended) != 0)
+        accepted = len(path) - 1
+        if bonus in self.end_tokens:  # counts as accepted if it was drafted
+            ended = tree.child(path[-1], bonus)
+            accepted += int(ended >= 0 and target.rows[ended] != 0)
         target.commit(tree, path)
         committed = time.perf_counter()
         if drafter is not None:

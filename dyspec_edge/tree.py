@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge import native
+
 
 class TokenTree:
     """A root and the drafted tokens below it, in arrays that are reused from step to step.
@@ -26,6 +28,7 @@ class TokenTree:
         num_candidates: candidates kept per node.
 
     Attributes:
+        struct: what native code works on, the size included.
         token, parent, depth, num_children: int32[capacity].
         confidence: float32[capacity], the draft's probability of the node among its siblings.
         value: float64[capacity], the product of the confidences along the path; the root has 1.
@@ -49,18 +52,24 @@ class TokenTree:
         self.candidate_probs = np.zeros((capacity, num_candidates), np.float32)
         self.num_candidates = np.full(capacity, -1, np.int32)
         self.draws: dict[int, npt.NDArray[np.int32]] = {}
-        self._size = np.zeros(1, np.int32)
+        self.struct = native.tree_struct(
+            token=self.token,
+            parent=self.parent,
+            depth=self.depth,
+            num_children=self.num_children,
+            confidence=self.confidence,
+            value=self.value,
+            terminal=self.terminal,
+            candidate_ids=self.candidate_ids,
+            candidate_probs=self.candidate_probs,
+            num_candidates=self.num_candidates,
+        )
         self.reset(0)
 
     @property
     def size(self) -> int:
         """Nodes, the root included."""
-        return int(self._size[0])
-
-    @property
-    def size_array(self) -> npt.NDArray[np.int32]:
-        """int32[1], the size where native code can change it."""
-        return self._size
+        return int(self.struct.n_nodes)
 
     @property
     def num_drafted(self) -> int:
@@ -80,7 +89,7 @@ class TokenTree:
         self.num_candidates[:used] = -1
         self.draws.clear()
         self.token[0] = root
-        self._size[0] = 1
+        self.struct.n_nodes = 1
 
     def add(self, parent: int, token: int, confidence: float, *, terminal: bool = False) -> int:
         """Append a child and return its index.
@@ -100,7 +109,7 @@ class TokenTree:
         self.terminal[node] = terminal
         self.num_candidates[node] = -1
         self.num_children[parent] += 1
-        self._size[0] = node + 1
+        self.struct.n_nodes = node + 1
         return node
 
     def children(self, node: int) -> list[int]:

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
 
-Row = Callable[[int], int]
-"""The address of a node's target logits, float32[num_vocab]; 0 if they were not asked for."""
+Rows = npt.NDArray[np.uint64]
+"""By node, the address of the target's logits float32[num_vocab]; 0 if they were not asked for."""
 
 
 class Verifier(Protocol):
@@ -28,13 +28,13 @@ class Verifier(Protocol):
     name: str
 
     def walk(
-        self, tree: TokenTree, row: Row, sampler: Sampler, index: int
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
     ) -> tuple[list[int], int]:
         """Walk down from the root.
 
         Args:
             tree: evaluated by the target.
-            row: gives the logits of a node.
+            rows: uint64[capacity of the tree].
             sampler: draws; every emitted token is accepted into it.
             index: index in the reply of the token below the root.
 
@@ -51,17 +51,10 @@ class MatchVerifier:
     name = "match"
 
     def walk(
-        self, tree: TokenTree, row: Row, sampler: Sampler, index: int
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
     ) -> tuple[list[int], int]:
         """As `Verifier.walk`: one draw per emitted token, nothing else."""
-        path = [0]
-        while True:
-            token = sampler.draw(row(path[-1]), index + len(path) - 1)
-            sampler.accept(token)
-            child = tree.child(path[-1], token)
-            if child < 0 or not row(child) or tree.terminal[child]:
-                return path, token
-            path.append(child)
+        return sampler.match(tree, rows, index)
 
 
 Rounds = Iterator[tuple[int, npt.NDArray[np.float64]]]
@@ -114,17 +107,17 @@ class ResidualVerifier:
         self._rounds = rounds
 
     def walk(
-        self, tree: TokenTree, row: Row, sampler: Sampler, index: int
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
     ) -> tuple[list[int], int]:
         """As `Verifier.walk`."""
         path = [0]
         while True:
             node, position = path[-1], index + len(path) - 1
-            ids, probs = sampler.distribution(row(node))
+            ids, probs = sampler.distribution(int(rows[node]))
             child, left = self._choose(tree, node, ids, probs, sampler, position)
             token = int(tree.token[child]) if child >= 0 else sampler.pick(ids, left, position)
             sampler.accept(token)
-            if child < 0 or not row(child) or tree.terminal[child]:
+            if child < 0 or not rows[child] or tree.terminal[child]:
                 return path, token
             path.append(child)
 

@@ -184,6 +184,6 @@ def evaluate_root(cache: TreeCache, token: int) -> Rows:
     tree = TokenTree(cache.tree_capacity, 1)
     tree.reset(token)
     cache.evaluate(tree, np.zeros(1, np.int32))
-    row: Rows = cache.context.row_view(cache.row(0)).copy()
+    row: Rows = cache.context.row_view(int(cache.rows[0])).copy()
     cache.rewind(len(cache.tokens))
     return row

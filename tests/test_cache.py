@@ -87,7 +87,7 @@ def grown(grow: Grow, root: int, seed: int = 0) -> TokenTree:
 
 def copy_rows(cache: TreeCache, nodes: Sequence[int]) -> dict[int, Rows]:
     """The logits of nodes that the last pass evaluated."""
-    return {node: cache.context.row_view(cache.row(node)).copy() for node in nodes}
+    return {node: cache.context.row_view(int(cache.rows[node])).copy() for node in nodes}
 
 
 def depth_first_pass(cache: TreeCache, tree: TokenTree) -> dict[int, Rows]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
+from typing import Any
 
+import llama_cpp
 import pytest
 
 from dyspec_edge import native
@@ -30,6 +32,22 @@ def test_rows_are_written_where_they_belong() -> None:
     batch.clear()
     batch.add([], 0, output=True)
     assert batch.size == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (library.BatchStruct, llama_cpp.llama_batch),
+        (library.CandidatesStruct, llama_cpp.llama_token_data_array),
+    ],
+)
+def test_structs_lie_as_llama_cpps_do(ours: Any, theirs: Any) -> None:
+    def layout(struct: Any) -> list[tuple[int, int]]:
+        fields = [getattr(struct, name) for name, *_ in struct._fields_]
+        return [(field.offset, field.size) for field in fields]
+
+    assert layout(ours) == layout(theirs)
+    assert ctypes.sizeof(ours) == ctypes.sizeof(theirs)
 
 
 def test_rows_that_do_not_fit() -> None:
@@ -67,6 +85,9 @@ def test_the_header_and_its_copy_for_ctypes_agree() -> None:
     counts = {name: args.count(",") + (args != "void") for name, args in functions}
     assert counts == {name: len(args) for name, (_, args) in library.SIGNATURES.items()}
     for struct, copy in (
+        ("tree", library.TreeStruct),
+        ("candidates", library.CandidatesStruct),
+        ("sampler", library.SamplerStruct),
         ("expansion", library.ExpansionStruct),
         ("batch", library.BatchStruct),
         ("llama", library.LlamaStruct),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -213,10 +215,10 @@ def test_an_expansion_is_used_again_with_other_limits() -> None:
     tree = case.tree()
     expansion = case.expansion(tree)
     grow(case, tree, expansion)
-    smaller = Case(1, 8, 10, 3, 4, 0.01, by_layer=False, style="peaked")
-    expansion.reset(max_nodes=10, max_leaves=3, max_depth=4, threshold=0.01)
+    smaller = Case(1, 8, 64, 16, 4, 0.01, by_layer=False, style="peaked")
+    expansion.reset(max_depth=4, threshold=0.01)
     assert_same_tree(tree, grow(smaller, tree, expansion))
-    expansion.reset(max_nodes=64, max_leaves=16, max_depth=100, threshold=0.0)
+    expansion.reset(max_depth=100)
     assert_same_tree(tree, grow(case, tree, expansion))
 
 
@@ -266,6 +268,9 @@ def test_limits_that_the_arrays_cannot_hold(limits: dict[str, int]) -> None:
 
 def test_arrays_of_another_type_are_refused() -> None:
     tree = TokenTree(9, 2)
-    tree.value = tree.value.astype(np.float32)
+    arrays: dict[str, Any] = {
+        name: getattr(tree, name) for name in inspect.signature(native.tree_struct).parameters
+    }
+    arrays["value"] = tree.value.astype(np.float32)
     with pytest.raises(TypeError, match="float64"):
-        native.Expansion(tree, max_nodes=8, max_leaves=8, max_depth=8)
+        native.tree_struct(**arrays)

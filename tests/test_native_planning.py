@@ -224,6 +224,7 @@ def test_a_step_is_planned_as_the_rule_says(case: tuple[Rule, int]) -> None:
         for name, array in vars(rule.tree).items():
             if isinstance(array, np.ndarray):
                 getattr(copy, name)[...] = array
+        copy.struct.n_nodes = rule.tree.size
         planner.enter(plan.nodes)
         Rule(**{**vars(rule), "tree": copy}).enter(nodes)
         assert snapshot(rule.tree) == snapshot(copy)

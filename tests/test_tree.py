@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from dyspec_edge.tree import TokenTree
@@ -119,7 +118,6 @@ def test_draw_goes_as_deep_as_a_tree_can() -> None:
 
 def test_native_code_and_python_share_the_size() -> None:
     tree = make_tree()
-    tree.size_array[0] = 3
+    tree.struct.n_nodes = 3
     assert tree.size == 3
     assert tree.children(0) == [1, 2]
-    assert tree.size_array.dtype == np.int32

@@ -77,7 +77,7 @@ class DraftModel:
         ids = np.empty((len(batch), NUM_CANDIDATES), np.int32)
         logits = np.empty((len(batch), NUM_CANDIDATES), np.float32)
         total = np.empty(len(batch), np.float32)
-        rows = np.array([self._cache.row(node) for node in batch.tolist()], np.uint64)
+        rows = self._cache.rows[batch]
         native.topk(rows, self._vocab_limit, NUM_CANDIDATES, ids, logits, total)
         return batch, (ids, logits)
 

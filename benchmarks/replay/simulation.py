@@ -210,8 +210,8 @@ class ReplayTarget:
     def __init__(self, clock: Clock) -> None:
         self.tokens: list[int] = []
         self.num_rows = 0
+        self.rows = np.zeros(CAPACITY, np.uint64)  # stand for addresses of logits
         self._clock = clock
-        self._checked: set[int] = set()
 
     def prefill(self, tokens: Sequence[int], **_reporting: object) -> int:
         """Take the prompt; reading it costs nothing here."""
@@ -222,11 +222,8 @@ class ReplayTarget:
         """One pass over `nodes`."""
         assert (tree.parent[nodes[1:]] >= 0).all()
         self.num_rows += self._clock.target_pass(len(nodes))
-        self._checked = set(nodes.tolist())
-
-    def row(self, node: int) -> int:
-        """Stands for the address of a node's logits: 0 if they were not asked for."""
-        return int(node in self._checked)
+        self.rows[:] = 0
+        self.rows[nodes] = 1
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep the accepted path."""
@@ -243,13 +240,17 @@ class ReplaySampler:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
 
-    def draw(self, row: int, index: int) -> int:
-        """Token number `index` of the reply."""
-        assert row, "a node that the target did not check"
-        return self._tokens[index]
-
-    def accept(self, token: int) -> None:
-        """Take note of nothing."""
+    def match(
+        self, tree: TokenTree, rows: npt.NDArray[np.uint64], index: int
+    ) -> tuple[list[int], int]:
+        """Walk down as long as the next token is a child that was checked."""
+        path = [0]
+        while True:
+            token = self._tokens[index + len(path) - 1]
+            child = tree.child(path[-1], token)
+            if child < 0 or not rows[child] or tree.terminal[child]:
+                return path, token
+            path.append(child)
 
 
 def replay(

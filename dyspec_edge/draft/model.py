@@ -57,6 +57,7 @@ class ModelDrafter:
         self._excluded = np.asarray(sorted(excluded), np.int32)
         self._substitute = substitute
         self._passes: tuple[TokenTree, native.DraftPass] | None = None
+        self._has_rule = False  # the passes know `ranking`
         self._has_begun = False  # passes of this step
         self._text: Sequence[int] = ()
         self._index = 0
@@ -77,6 +78,7 @@ class ModelDrafter:
     def take(self, text: Sequence[int], ranking: Ranking) -> None:
         """As `begin`, but leave what was not read before for later."""
         self.ranking = ranking
+        self._has_rule = False
         self._text = text
         self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
 
@@ -189,13 +191,15 @@ class ModelDrafter:
             made = self.cache.draft_pass(
                 tree, vocab_limit=self._vocab_limit, excluded=self._excluded
             )
-            self._passes = tree, made
+            self._passes, self._has_rule = (tree, made), False
         passes = self._passes[1]
+        if not self._has_rule:
+            passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
+            self._has_rule = True
         if not self._has_begun:
             self._has_begun = True
             self._move_window(len(self.cache.tokens))
             self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
-            passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
             passes.start_step(self._unread, self._index)
         return passes
 

@@ -12,7 +12,7 @@ from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, Context
 from dyspec_edge.llama.device import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
-from dyspec_edge.llama.sampler import ChainOptions, SamplerChain, candidates_view
+from dyspec_edge.llama.sampler import ChainOptions, SamplerChain
 from dyspec_edge.native import MAX_SEQUENCES, Batch
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Device",
     "Model",
     "SamplerChain",
-    "candidates_view",
     "gpu_devices",
     "set_verbose",
     "supports_gpu",

@@ -1,4 +1,4 @@
-"""llama.cpp's sampler chain, applied to a row of logits."""
+"""llama.cpp's sampler chain."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp
-import numpy as np
-import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.llama.model import Model
-
-TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""llama_token_data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class ChainOptions:
 
 
 class SamplerChain:
-    """llama.cpp's sampler chain without a draw at its end.
+    """A llama_sampler chain without a draw at its end.
 
     Order as in llama.cpp: logit bias, penalties, DRY, top-k, typical, top-p, min-p, temperature.
     """
@@ -48,6 +43,7 @@ class SamplerChain:
     def __init__(self, model: Model, options: ChainOptions) -> None:
         o = options
         n_vocab = model.num_vocab
+        self._greedy = o.temperature == 0.0
         self._chain: Any = llama_cpp.llama_sampler_chain_init(
             llama_cpp.llama_sampler_chain_default_params()
         )
@@ -85,32 +81,24 @@ class SamplerChain:
             self._add(llama_cpp.llama_sampler_init_top_p(o.top_p, 0))
             self._add(llama_cpp.llama_sampler_init_min_p(o.min_p, 0))
             self._add(llama_cpp.llama_sampler_init_temp(o.temperature))
-        self.is_empty = llama_cpp.llama_sampler_chain_n(self._chain) == 0
-        self._data = np.zeros(n_vocab, TOKEN_DATA)
-        self._array = llama_cpp.llama_token_data_array()
+
+    def sampler(self, seed: int, num_vocab: int) -> native.TargetSampler:
+        """Draws from what this chain leaves, as long as it is open."""
+        functions = (
+            getattr(llama_cpp.llama_cpp._lib, f"llama_sampler_{name}")
+            for name in native.SAMPLER_FUNCTIONS
+        )
+        is_empty = llama_cpp.llama_sampler_chain_n(self._chain) == 0
+        return native.TargetSampler(
+            [_address(function) for function in functions],
+            None if is_empty else _address(self._chain),
+            num_vocab=num_vocab,
+            seed=seed,
+            greedy=self._greedy,
+        )
 
     def _add(self, sampler: Any) -> None:
         llama_cpp.llama_sampler_chain_add(self._chain, sampler)
-
-    def accept(self, token: int) -> None:
-        """Tell penalties and DRY that `token` is part of the text."""
-        llama_cpp.llama_sampler_accept(self._chain, token)
-
-    def apply(self, row_address: int) -> tuple[int, int]:
-        """Run the chain over a row of logits.
-
-        Returns:
-            (address, size) of the llama_token_data entries that are left, in any order; their
-            `logit` is what the chain made of it (divided by the temperature).  Valid until the
-            next call.
-        """
-        native.fill_candidates(row_address, len(self._data), self._data.ctypes.data)
-        array = self._array
-        array.data = ctypes.cast(self._data.ctypes.data, ctypes.POINTER(llama_cpp.llama_token_data))
-        array.size, array.selected, array.sorted = len(self._data), -1, False
-        llama_cpp.llama_sampler_apply(self._chain, ctypes.byref(array))
-        # A sampler may point `data` at storage of its own.
-        return ctypes.cast(array.data, ctypes.c_void_p).value or 0, int(array.size)
 
     def close(self) -> None:
         """Free the samplers.  Idempotent."""
@@ -119,7 +107,5 @@ class SamplerChain:
             self._chain = None
 
 
-def candidates_view(address: int, size: int) -> npt.NDArray[np.void]:
-    """llama_token_data entries as a structured array (id, logit, p) of shape [size], no copy."""
-    memory = (ctypes.c_char * (size * TOKEN_DATA.itemsize)).from_address(address)
-    return np.frombuffer(memoryview(memory), TOKEN_DATA)
+def _address(of: Any) -> int:
+    return ctypes.cast(of, ctypes.c_void_p).value or 0

@@ -13,17 +13,20 @@ from dyspec_edge.native.cache import DecodeFailed, SequenceCache
 from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.drafting import DraftPass
 from dyspec_edge.native.evaluator import Evaluator
-from dyspec_edge.native.expansion import Expansion, TreeArrays
-from dyspec_edge.native.library import LLAMA_FUNCTIONS
+from dyspec_edge.native.expansion import Expansion
+from dyspec_edge.native.library import LLAMA_FUNCTIONS, SAMPLER_FUNCTIONS
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
+from dyspec_edge.native.sampling import TargetSampler
+from dyspec_edge.native.tree import Tree, tree_struct
 
 __all__ = [
     "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
+    "SAMPLER_FUNCTIONS",
     "WIDTHS",
     "AbortFlag",
     "Batch",
@@ -36,7 +39,8 @@ __all__ = [
     "Plan",
     "Planner",
     "SequenceCache",
-    "TreeArrays",
+    "TargetSampler",
+    "Tree",
     "abort_callback_address",
     "ancestor_mask",
     "argmax",
@@ -47,5 +51,6 @@ __all__ = [
     "philox",
     "simd",
     "topk",
+    "tree_struct",
     "uniform",
 ]

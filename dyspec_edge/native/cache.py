@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
 
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.native.batch import Batch
-from dyspec_edge.native.expansion import TreeArrays
 from dyspec_edge.native.library import (
     DECODE_FAILED,
     OUT_OF_SEQUENCES,
@@ -20,6 +18,7 @@ from dyspec_edge.native.library import (
     lib,
     pointer,
 )
+from dyspec_edge.native.tree import Tree
 
 
 class DecodeFailed(Exception):
@@ -116,7 +115,7 @@ class SequenceCache:
         self._sizes = np.array(sorted(sizes), np.int32)
         self.struct.sizes, self.struct.n_sizes = self._sizes.ctypes.data, len(self._sizes)
 
-    def evaluate(self, tree: TreeArrays, nodes: Int32s, unread: Int32s) -> int:
+    def evaluate(self, tree: Tree, nodes: Int32s, unread: Int32s) -> int:
         """One pass over `nodes`; `rows` gives their logits until the next one.
 
         Args:
@@ -126,12 +125,9 @@ class SequenceCache:
         Returns:
             A code for `check`.
         """
-        capacity = self.struct.tree_capacity
         code: int = lib.dyspec_evaluate(
             self.struct,
-            pointer(tree.token, np.int32, capacity),
-            pointer(tree.parent, np.int32, capacity),
-            pointer(tree.depth, np.int32, capacity),
+            tree.struct,
             pointer(nodes, np.int32, len(nodes)),
             len(nodes),
             pointer(unread, np.int32, len(unread)),
@@ -158,14 +154,14 @@ class SequenceCache:
             raise DecodeFailed(int(self.struct.decode_code), int(self.struct.batch.n_tokens))
         raise ValueError(f"{num_nodes} nodes cannot be evaluated in this order")
 
-    def commit(self, path: Sequence[int]) -> int:
+    def commit(self, path: Int32s) -> int:
         """Keep the evaluated part of `path`, drop and forget the rest of the tree.
 
         Returns:
             The number of nodes of `path` that are part of the prefix now.
         """
-        nodes = (ctypes.c_int32 * len(path))(*path)
-        kept: int = lib.dyspec_commit(self.struct, ctypes.addressof(nodes), len(path))
+        nodes = pointer(path, np.int32, len(path))
+        kept: int = lib.dyspec_commit(self.struct, nodes, len(path))
         return kept
 
     def forget(self, length: int) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from dyspec_edge.native.cache import SequenceCache
 from dyspec_edge.native.device import DeviceTopK
-from dyspec_edge.native.expansion import TreeArrays
 from dyspec_edge.native.library import (
     FIRST_BAD_ROW,
     DrafterStruct,
@@ -19,6 +18,7 @@ from dyspec_edge.native.library import (
 )
 from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import not_finite
+from dyspec_edge.native.tree import Tree
 
 
 class DraftPass:
@@ -26,7 +26,7 @@ class DraftPass:
 
     Args:
         cache: the draft's.
-        tree: its arrays must not be replaced.
+        tree: whose nodes are drafted.
         vocab_limit: ids at or above it are never drafted.
         excluded: further ids that are not.
         device: what finds the candidates in the pass; None: the host does, from the logits.
@@ -38,13 +38,13 @@ class DraftPass:
     def __init__(
         self,
         cache: SequenceCache,
-        tree: TreeArrays,
+        tree: Tree,
         *,
         vocab_limit: int,
         excluded: Int32s,
         device: DeviceTopK | None,
     ) -> None:
-        capacity, num_ranks = tree.candidate_ids.shape
+        capacity, num_ranks = tree.struct.capacity, tree.struct.n_ranks
         self._excluded = np.unique(excluded).astype(np.int32)
         self._unread = np.zeros(0, np.int32)
         self._bias_ids, self._bias = np.zeros(0, np.int32), np.zeros(0, np.float32)
@@ -55,12 +55,7 @@ class DraftPass:
         self.struct = DrafterStruct(
             cache=ctypes.pointer(cache.struct),
             device=device.address if device is not None else None,
-            token=pointer(tree.token, np.int32, capacity),
-            parent=pointer(tree.parent, np.int32, capacity),
-            depth=pointer(tree.depth, np.int32, capacity),
-            cand_ids=pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
-            cand_probs=pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
-            n_cand=pointer(tree.num_candidates, np.int32, capacity),
+            tree=ctypes.pointer(tree.struct),
             excluded=self._excluded.ctypes.data,
             n_excluded=len(self._excluded),
             nodes=nodes.ctypes.data,
@@ -68,7 +63,6 @@ class DraftPass:
             pass_rows=self._pass_rows.ctypes.data,
             pass_seconds=self._pass_seconds.ctypes.data,
             max_passes=capacity,
-            n_ranks=num_ranks,
             vocab_limit=vocab_limit,
         )
         self.function = ctypes.cast(lib.dyspec_draft, ctypes.c_void_p).value or 0
@@ -85,7 +79,8 @@ class DraftPass:
     def start_step(self, unread: Sequence[int], first_index: int) -> None:
         """Take what is to be read with the root, and the reply index of the token below it."""
         self._unread = np.array(unread, np.int32)
-        self.struct.unread, self.struct.n_unread = self._unread.ctypes.data, len(self._unread)
+        self.struct.unread = pointer(self._unread, np.int32, len(unread))
+        self.struct.n_unread = len(unread)
         self.struct.first_index = first_index
         self.struct.n_passes = 0
 

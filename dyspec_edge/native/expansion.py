@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import ctypes
 
 import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.library import ExpansionStruct, Int32s, lib, pointer
+from dyspec_edge.native.tree import Tree
 
 _SLOT = np.dtype([("value", np.float64), ("node", np.int32), ("rank", np.int32)])
-
-
-class TreeArrays(Protocol):
-    """What an expansion grows: arrays for `capacity` nodes (tree.TokenTree has them).
-
-    token, parent, depth, num_children and num_candidates are int32[capacity], confidence
-    float32[capacity], value float64[capacity], terminal uint8[capacity]; candidate_ids int32 and
-    candidate_probs float32 are [capacity, K]; size_array is int32[1].
-    """
-
-    token: Int32s
-    parent: Int32s
-    depth: Int32s
-    num_children: Int32s
-    confidence: npt.NDArray[np.float32]
-    value: npt.NDArray[np.float64]
-    terminal: npt.NDArray[np.uint8]
-    candidate_ids: Int32s
-    candidate_probs: npt.NDArray[np.float32]
-    num_candidates: Int32s
-
-    @property
-    def size_array(self) -> Int32s:
-        """int32[1], the number of nodes, the root included."""
-        ...
-
-
-def tree_pointers(tree: TreeArrays) -> dict[str, int]:
-    """The fields of a native struct that point into a tree."""
-    capacity, num_ranks = tree.candidate_ids.shape
-    return {
-        "token": pointer(tree.token, np.int32, capacity),
-        "parent": pointer(tree.parent, np.int32, capacity),
-        "depth": pointer(tree.depth, np.int32, capacity),
-        "n_children": pointer(tree.num_children, np.int32, capacity),
-        "confidence": pointer(tree.confidence, np.float32, capacity),
-        "value": pointer(tree.value, np.float64, capacity),
-        "terminal": pointer(tree.terminal, np.uint8, capacity),
-        "n_nodes": pointer(tree.size_array, np.int32, 1),
-        "cand_ids": pointer(tree.candidate_ids, np.int32, capacity * num_ranks),
-        "cand_probs": pointer(tree.candidate_probs, np.float32, capacity * num_ranks),
-        "n_cand": pointer(tree.num_candidates, np.int32, capacity),
-    }
 
 
 class Expansion:
@@ -66,7 +24,7 @@ class Expansion:
 
     Args:
         tree: candidates stand in the order in which they are to be drawn, and their
-            probabilities sum to at most 1 per node.  The arrays must not be replaced.
+            probabilities sum to at most 1 per node.
         eog: end-of-generation ids; a child that is one becomes terminal.
         max_nodes: of the tree, the root excluded; less than the capacity.
         max_leaves: at least 1.
@@ -76,7 +34,7 @@ class Expansion:
 
     def __init__(
         self,
-        tree: TreeArrays,
+        tree: Tree,
         *,
         max_nodes: int,
         max_leaves: int,
@@ -85,55 +43,46 @@ class Expansion:
         by_layer: bool = False,
         eog: npt.ArrayLike = (),
     ) -> None:
-        capacity, num_ranks = tree.candidate_ids.shape
+        capacity = tree.struct.capacity
         sorted_eog = np.unique(np.asarray(eog, np.int32))
         remaining = np.zeros(capacity, np.float64)
         heap = np.zeros(capacity + 1, _SLOT)
         scratch = np.zeros(capacity + 1, _SLOT)
-        self._pending = np.zeros(capacity, np.int32)
+        order = np.zeros(2 * capacity, np.int32)
+        self._nodes = np.zeros(capacity, np.int32)
+        self._address = pointer(self._nodes, np.int32, capacity)
+        self._tree = tree
         # What the pointers below point to lives as long as this object.
-        self._arrays = (tree, tree.size_array, sorted_eog, remaining, heap, scratch)
+        self._arrays = (sorted_eog, remaining, heap, scratch, order)
         self._struct = ExpansionStruct(
-            **tree_pointers(tree),
+            tree=ctypes.pointer(tree.struct),
             remaining=remaining.ctypes.data,
             heap=heap.ctypes.data,
             scratch=scratch.ctypes.data,
+            order=order.ctypes.data,
             eog=sorted_eog.ctypes.data,
             n_eog=len(sorted_eog),
-            capacity=capacity,
-            n_ranks=num_ranks,
+            max_nodes=max_nodes,
+            max_leaves=max_leaves,
             by_layer=by_layer,
         )
-        self._limits = (max_nodes, max_leaves, max_depth, threshold)
-        self.reset()
+        self.reset(max_depth=max_depth, threshold=threshold)
 
-    def reset(
-        self,
-        *,
-        max_nodes: int | None = None,
-        max_leaves: int | None = None,
-        max_depth: int | None = None,
-        threshold: float | None = None,
-    ) -> None:
-        """Start from the root alone, not evaluated; limits that are not given stay as they were.
+    def reset(self, *, max_depth: int, threshold: float = 0.0) -> None:
+        """Start from the root alone, not evaluated.
 
         All of node 0 but its token is written: evaluate the root after this, not before.
 
         Raises:
             ValueError: limits that the arrays cannot hold.
         """
-        given = (max_nodes, max_leaves, max_depth, threshold)
-        limits = tuple(
-            old if new is None else new for old, new in zip(self._limits, given, strict=True)
-        )
         x = self._struct
-        x.max_nodes, x.max_leaves, x.max_depth, x.threshold = limits
+        x.max_depth, x.threshold = max_depth, threshold
         if lib.dyspec_expansion_reset(x) < 0:
             raise ValueError(
-                f"(max_nodes, max_leaves, max_depth, threshold) = {limits} "
-                f"for a tree of {x.capacity} nodes"
+                f"{x.max_nodes} nodes, {x.max_leaves} leaves, {max_depth} layers "
+                f"for a tree of {self._tree.struct.capacity} nodes"
             )
-        self._limits = (int(x.max_nodes), int(x.max_leaves), int(x.max_depth), float(x.threshold))
 
     @property
     def num_leaves(self) -> int:
@@ -148,18 +97,22 @@ class Expansion:
             that is needed and those that will most likely be (with `by_layer`: of its depth).
             Empty when the tree is full or no slot is left above the threshold.
         """
-        n = lib.dyspec_expansion_run(self._struct, self._pending.ctypes.data)
-        pending: Int32s = self._pending[:n].copy()
+        n = lib.dyspec_expansion_run(self._struct, self._address)
+        pending: Int32s = self._nodes[:n].copy()
         return pending
 
-    def grow(self, evaluator: Evaluator) -> None:
-        """`run` until it is finished, whose nodes `evaluator` evaluates.
+    def grow(self, evaluator: Evaluator) -> Int32s:
+        """`run` until it is finished; `evaluator` evaluates what that asks for.
+
+        Returns:
+            int32[n], the nodes of the tree, the root first, depth first.
 
         Raises:
             Whatever the evaluator does.
         """
-        evaluator.check(
-            lib.dyspec_expansion_grow(
-                self._struct, evaluator.function, evaluator.data, self._pending.ctypes.data
-            )
+        n = lib.dyspec_expansion_grow(
+            self._struct, evaluator.function, evaluator.data, self._address
         )
+        evaluator.check(n)
+        nodes: Int32s = self._nodes[:n].copy()
+        return nodes

@@ -16,7 +16,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -25,16 +25,25 @@ CALLER_FAILED = -5
 FIRST_BAD_ROW = -1000
 
 
+class TreeStruct(ctypes.Structure):
+    """dyspec_tree, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in ("token", "parent", "depth", "n_children")),
+        *((name, address_t) for name in ("confidence", "value", "terminal")),
+        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
+        *((name, c_int32) for name in ("n_nodes", "capacity", "n_ranks")),
+    )
+
+
 class ExpansionStruct(ctypes.Structure):
     """dyspec_expansion, field by field."""
 
     _fields_ = (
-        *((name, address_t) for name in ("token", "parent", "depth", "n_children")),
-        *((name, address_t) for name in ("confidence", "value", "terminal", "n_nodes")),
-        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
-        *((name, address_t) for name in ("remaining", "heap", "scratch", "eog")),
+        ("tree", POINTER(TreeStruct)),
+        *((name, address_t) for name in ("remaining", "heap", "scratch", "order", "eog")),
         ("threshold", c_double),
-        *((name, c_int32) for name in ("n_eog", "capacity", "n_ranks", "max_nodes")),
+        *((name, c_int32) for name in ("n_eog", "max_nodes")),
         *((name, c_int32) for name in ("max_leaves", "max_depth", "by_layer")),
         *((name, c_int32) for name in ("n_leaves", "heap_size")),
     )
@@ -44,13 +53,12 @@ class PlannerStruct(ctypes.Structure):
     """dyspec_planner, field by field."""
 
     _fields_ = (
-        *((name, address_t) for name in ("token", "parent", "depth", "n_children")),
-        *((name, address_t) for name in ("confidence", "value", "terminal", "n_nodes")),
-        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand", "eog", "target")),
+        ("tree", POINTER(TreeStruct)),
+        *((name, address_t) for name in ("eog", "target")),
         *((name, address_t) for name in ("order", "chosen", "scratch", "values", "flags")),
         *((name, c_double) for name in ("acceptance", "worth", "left")),
         *((name, c_double * 3) for name in ("first", "later")),
-        *((name, c_int32) for name in ("n_eog", "capacity", "n_ranks", "n_rows")),
+        *((name, c_int32) for name in ("n_eog", "n_rows")),
         *((name, c_int32) for name in ("n_children_max", "max_leaves", "max_depth")),
         ("may_draft", c_int32),
         ("max_confidence", ctypes.c_float),
@@ -105,17 +113,43 @@ class RankingStruct(ctypes.Structure):
     )
 
 
+SAMPLER_FUNCTIONS = ("apply", "accept")
+"""Functions of llama.cpp, without llama_sampler_, whose addresses dyspec_sampler holds."""
+
+
+class CandidatesStruct(ctypes.Structure):
+    """dyspec_candidates, field by field; llama_token_data_array has the same layout."""
+
+    _fields_ = (
+        ("data", address_t),
+        ("size", ctypes.c_size_t),
+        ("selected", c_int64),
+        ("sorted", ctypes.c_bool),
+    )
+
+
+class SamplerStruct(ctypes.Structure):
+    """dyspec_sampler, field by field."""
+
+    _fields_ = (
+        *((name, address_t) for name in (*SAMPLER_FUNCTIONS, "chain", "data")),
+        ("seed", c_uint64),
+        *((name, c_int32) for name in ("n_vocab", "greedy")),
+        *((name, c_double) for name in ("seconds", "rows_seconds")),
+    )
+
+
 class DrafterStruct(ctypes.Structure):
     """dyspec_drafter, field by field."""
 
     _fields_ = (
         ("cache", POINTER(CacheStruct)),
-        *((name, address_t) for name in ("device", "token", "parent", "depth")),
-        *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
+        ("device", address_t),
+        ("tree", POINTER(TreeStruct)),
         ("ranking", RankingStruct),
         *((name, address_t) for name in ("excluded", "bias_ids", "bias", "unread", "nodes")),
         *((name, address_t) for name in ("logits", "pass_rows", "pass_seconds")),
-        *((name, c_int32) for name in ("max_passes", "n_passes", "n_ranks", "n_excluded")),
+        *((name, c_int32) for name in ("max_passes", "n_passes", "n_excluded")),
         *((name, c_int32) for name in ("n_bias", "n_unread", "first_index", "vocab_limit")),
         ("rows_seconds", c_double),
     )
@@ -163,6 +197,16 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
     "dyspec_rank": (c_int32, [POINTER(RankingStruct), c_int32, c_int32, *[address_t] * 6]),
+    "dyspec_apply": (None, [POINTER(SamplerStruct), address_t, POINTER(CandidatesStruct)]),
+    "dyspec_sample": (c_int32, [POINTER(SamplerStruct), address_t, c_uint32]),
+    "dyspec_accept": (None, [POINTER(SamplerStruct), c_int32]),
+    "dyspec_match": (
+        c_int32,
+        [
+            *[POINTER(SamplerStruct), POINTER(TreeStruct), address_t, c_uint32],
+            *[address_t, POINTER(c_int32)],
+        ],
+    ),
     "dyspec_expansion_reset": (c_int32, [POINTER(ExpansionStruct)]),
     "dyspec_expansion_run": (c_int32, [POINTER(ExpansionStruct), address_t]),
     "dyspec_plan": (c_int32, [POINTER(PlannerStruct), address_t]),
@@ -183,7 +227,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_abort": (ctypes.c_bool, [address_t]),
     "dyspec_evaluate": (
         c_int32,
-        [POINTER(CacheStruct), *[address_t] * 4, c_int32, address_t, c_int32],
+        [POINTER(CacheStruct), POINTER(TreeStruct), *[address_t, c_int32] * 2],
     ),
     "dyspec_commit": (c_int32, [POINTER(CacheStruct), address_t, c_int32]),
     "dyspec_forget": (None, [POINTER(CacheStruct), c_int32]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.native.evaluator import Evaluator
-from dyspec_edge.native.expansion import TreeArrays, tree_pointers
 from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
+from dyspec_edge.native.tree import Tree
 
 WIDTHS = (1, 4, 16)
 """Nodes of one draft pass that are considered, as planning.cpp has them."""
@@ -33,7 +34,7 @@ class Planner:
     """Weighs drafting against verifying.
 
     Args:
-        tree: its arrays must not be replaced.
+        tree: to be grown.
         target_seconds: float64[n + 1], seconds of a target pass by its rows, n of them at most;
             may change between calls, must not be replaced.
         num_children: children that enter per drafted node, K.
@@ -44,7 +45,7 @@ class Planner:
 
     def __init__(
         self,
-        tree: TreeArrays,
+        tree: Tree,
         target_seconds: npt.NDArray[np.float64],
         *,
         num_children: int,
@@ -52,18 +53,20 @@ class Planner:
         max_confidence: float,
         eog: npt.ArrayLike = (),
     ) -> None:
-        capacity, num_ranks = tree.candidate_ids.shape
+        capacity = tree.struct.capacity
         num_rows = len(target_seconds) - 1
         sorted_eog = np.unique(np.asarray(eog, np.int32))
         order, flags = np.zeros(capacity, np.int32), np.zeros(capacity, np.uint8)
         chosen, scratch = np.zeros(num_rows, np.int32), np.zeros(3 * num_rows, np.int32)
         values = np.zeros(num_rows)
         self._nodes = np.zeros(max(num_rows, WIDTHS[-1]), np.int32)
+        self._address = pointer(self._nodes, np.int32, len(self._nodes))
+        self._tree = tree
         # What the pointers below point to lives as long as this object.
         working = (sorted_eog, order, flags, chosen, scratch, values)
-        self._arrays = (tree, tree.size_array, target_seconds, working)
+        self._arrays = (target_seconds, working)
         self._struct = PlannerStruct(
-            **tree_pointers(tree),
+            tree=ctypes.pointer(tree.struct),
             eog=sorted_eog.ctypes.data,
             target=pointer(target_seconds, np.float64, num_rows + 1),
             order=order.ctypes.data,
@@ -72,8 +75,6 @@ class Planner:
             values=values.ctypes.data,
             flags=flags.ctypes.data,
             n_eog=len(sorted_eog),
-            capacity=capacity,
-            n_ranks=num_ranks,
             n_rows=num_rows,
             n_children_max=num_children,
             max_leaves=max_leaves,
@@ -112,9 +113,11 @@ class Planner:
         Raises:
             ValueError: limits that the arrays cannot hold.
         """
-        n = lib.dyspec_plan(self._struct, self._nodes.ctypes.data)
+        n = lib.dyspec_plan(self._struct, self._address)
         if n < 0:
-            raise ValueError(f"a tree of {self._arrays[1][0]} nodes, {self._struct.n_rows} rows")
+            raise ValueError(
+                f"a tree of {self._tree.struct.n_nodes} nodes, {self._struct.n_rows} rows"
+            )
         return Plan(bool(self._struct.drafts), self._nodes[:n].copy())
 
     def enter(self, nodes: Int32s) -> None:
@@ -136,9 +139,7 @@ class Planner:
             Whatever the evaluator does.
             ValueError: limits that the arrays cannot hold.
         """
-        n = lib.dyspec_planner_grow(
-            self._struct, evaluator.function, evaluator.data, self._nodes.ctypes.data
-        )
+        n = lib.dyspec_planner_grow(self._struct, evaluator.function, evaluator.data, self._address)
         evaluator.check(n)
         nodes: Int32s = self._nodes[:n].copy()
         return nodes

@@ -44,8 +44,7 @@ class _TreePolicy(Policy):
             self._expansion = tree, expansion
         expansion = self._expansion[1]
         expansion.reset(max_depth=max_depth, threshold=threshold)
-        expansion.grow(drafter.evaluator(tree))
-        return native.depth_first(tree.parent, tree.size)
+        return expansion.grow(drafter.evaluator(tree))
 
 
 class DySpecPolicy(_TreePolicy):

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 6
+#define DYSPEC_ABI_VERSION 7
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -169,6 +169,61 @@ DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, in
                                int32_t *ids, const float *logits, const uint32_t *index,
                                const uint32_t *stream, float *probs, int32_t *usable);
 
+// ---- the target's own token -------------------------------------------------------------
+
+// Same layout as llama_token_data_array.
+typedef struct dyspec_candidates {
+    dyspec_candidate *data;
+    size_t size;
+    int64_t selected;
+    bool sorted;
+} dyspec_candidates;
+
+// llama.cpp's sampler chain, then arg max (logit + Gumbel) in stream 0: the tokens of a reply as a
+// function of logits and seed.
+typedef struct dyspec_sampler {
+    void (*apply)(struct llama_sampler *chain, dyspec_candidates *candidates);
+    void (*accept)(struct llama_sampler *chain, int32_t token);
+    struct llama_sampler *chain; // without a draw at its end; NULL: the arg max of the bare row
+    dyspec_candidate *data;      // [n_vocab], working memory
+    uint64_t seed;
+    int32_t n_vocab;
+    int32_t greedy;      // arg max of what the chain leaves, the first among equals
+    double seconds;      // total in the chain and the draw
+    double rows_seconds; // total of reducing bare rows
+} dyspec_sampler;
+
+// What the chain leaves of a row, in any order; valid until the next call.
+DYSPEC_API void dyspec_apply(dyspec_sampler *x, const float *row, dyspec_candidates *left);
+
+// The token number `index` of the reply, given its row of logits.
+// Returns DYSPEC_E_NOT_FINITE if nothing can be chosen.
+DYSPEC_API int32_t dyspec_sample(dyspec_sampler *x, const float *row, uint32_t index);
+
+// Tell penalties and DRY that `token` is part of the text.
+DYSPEC_API void dyspec_accept(dyspec_sampler *x, int32_t token);
+
+// ---- the tree ---------------------------------------------------------------------------
+
+// Arrays have `capacity` entries, candidates [capacity, n_ranks].  Node 0 is the root, parents
+// stand before their children, and those in the order in which they were added.
+typedef struct dyspec_tree {
+    int32_t *token;
+    int32_t *parent;
+    int32_t *depth;
+    int32_t *n_children;
+    float *confidence; // of the node among its siblings
+    double *value;     // the product of the confidences along the path
+    uint8_t *terminal; // 1: must not get children
+    // what the draft gave, in the order of drawing; n_cand -1: not evaluated yet
+    int32_t *cand_ids;
+    float *cand_probs;
+    int32_t *n_cand;
+    int32_t n_nodes; // with the root
+    int32_t capacity;
+    int32_t n_ranks;
+} dyspec_tree;
+
 // ---- expansion --------------------------------------------------------------------------
 
 typedef struct dyspec_slot {
@@ -177,33 +232,20 @@ typedef struct dyspec_slot {
     int32_t rank;
 } dyspec_slot;
 
-// A tree that grows (DySpec, Algorithms 1 and 2).  Arrays have `capacity` entries, candidates
-// [capacity, n_ranks].  Node 0 is the root.  A slot (node, rank) is worth the node's path product
-// times the draft mass that is still undrawn there; it never depends on the token to be drawn.
+// A tree that grows (DySpec, Algorithms 1 and 2).  A slot (node, rank) is worth the node's path
+// product times the draft mass that is still undrawn there; it never depends on the token to be
+// drawn.
 typedef struct dyspec_expansion {
-    // the tree
-    int32_t *token;
-    int32_t *parent;
-    int32_t *depth;
-    int32_t *n_children;
-    float *confidence;
-    double *value;
-    uint8_t *terminal;
-    int32_t *n_nodes; // with the root
-    // what the draft gave, per node, in the order of drawing; n_cand -1: not evaluated yet
-    const int32_t *cand_ids;
-    const float *cand_probs;
-    int32_t *n_cand;
+    dyspec_tree *tree;
     // working memory
-    double *remaining;
-    dyspec_slot *heap;
-    dyspec_slot *scratch;
+    double *remaining;    // [capacity]
+    dyspec_slot *heap;    // [capacity + 1]
+    dyspec_slot *scratch; // [capacity + 1]
+    int32_t *order;       // [2 * capacity]
     // end-of-generation ids, ascending
     const int32_t *eog;
     double threshold;
     int32_t n_eog;
-    int32_t capacity;
-    int32_t n_ranks;
     int32_t max_nodes; // without the root
     int32_t max_leaves;
     int32_t max_depth;
@@ -224,21 +266,9 @@ DYSPEC_API int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending);
 
 // ---- planning ---------------------------------------------------------------------------
 
-// A tree whose nodes are bought at measured prices.  Tree and candidates as in dyspec_expansion;
-// value is P, the product of the confidences along the path.
+// A tree whose nodes are bought at measured prices; a node's value is P.
 typedef struct dyspec_planner {
-    // the tree
-    int32_t *token;
-    int32_t *parent;
-    int32_t *depth;
-    int32_t *n_children;
-    float *confidence;
-    double *value;
-    uint8_t *terminal;
-    int32_t *n_nodes; // with the root
-    const int32_t *cand_ids;
-    const float *cand_probs;
-    int32_t *n_cand;
+    dyspec_tree *tree;
     const int32_t *eog;   // ascending
     const double *target; // [n_rows + 1], seconds of a target pass by its rows
     // working memory
@@ -254,8 +284,6 @@ typedef struct dyspec_planner {
     double first[3];   // seconds of a draft pass over 1, 4, 16 nodes now
     double later[3];   // and of a following one
     int32_t n_eog;
-    int32_t capacity;
-    int32_t n_ranks;
     int32_t n_rows;         // of the largest target pass
     int32_t n_children_max; // that enter per drafted node
     int32_t max_leaves;     // of either pass, as sequence ids limit it
@@ -375,16 +403,24 @@ typedef struct dyspec_cache {
 
 // One pass over `nodes` (parents before children; evaluated before or earlier in `nodes`; the
 // first call of a step starts with the root, 0).  `unread` tokens are committed first, in the same
-// pass if they fit.  token, parent, depth are the tree's.  Returns the rows of the pass, padding
-// included; DYSPEC_E_SEQUENCES and DYSPEC_E_ARGUMENT leave everything as it was; after
-// DYSPEC_E_DECODE all cells from n_past on are to be removed.
-DYSPEC_API int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t *parent,
-                                   const int32_t *depth, const int32_t *nodes, int32_t n,
-                                   const int32_t *unread, int32_t n_unread);
+// pass if they fit.  Returns the rows of the pass, padding included; DYSPEC_E_SEQUENCES and
+// DYSPEC_E_ARGUMENT leave everything as it was; after DYSPEC_E_DECODE all cells from n_past on are
+// to be removed.
+DYSPEC_API int32_t dyspec_evaluate(dyspec_cache *cache, const dyspec_tree *tree,
+                                   const int32_t *nodes, int32_t n, const int32_t *unread,
+                                   int32_t n_unread);
 
 // Keep the evaluated part of `path` (from the root down), drop the rest of the tree and forget it.
 // Returns how many nodes of `path` are part of the prefix now.
 DYSPEC_API int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
+
+// Walk down from the root as long as the target's own token (dyspec_sample, then dyspec_accept) is
+// a child that was evaluated and is not terminal.  rows: as dyspec_cache.row.  `index` is that of
+// the token below the root.  path[n_nodes] takes the nodes that were reached, the root first, and
+// `bonus` the token below the last of them.
+// Returns the length of the path, or DYSPEC_E_NOT_FINITE.
+DYSPEC_API int32_t dyspec_match(dyspec_sampler *x, const dyspec_tree *tree, const uint64_t *rows,
+                                uint32_t index, int32_t *path, int32_t *bonus);
 
 // Forget the tree, whose cells are gone; n_past and `shared` are cut to `length`.
 DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);
@@ -398,13 +434,7 @@ typedef int32_t (*dyspec_evaluator)(void *data, const int32_t *nodes, int32_t n)
 typedef struct dyspec_drafter {
     dyspec_cache *cache;
     const dyspec_device *device; // what finds candidates in the passes; NULL: the host does
-    // the tree
-    const int32_t *token;
-    const int32_t *parent;
-    const int32_t *depth;
-    int32_t *cand_ids;
-    float *cand_probs;
-    int32_t *n_cand;
+    dyspec_tree *tree;
     dyspec_ranking ranking;
     const int32_t *excluded; // [n_excluded], ascending; must not be drafted
     const int32_t *bias_ids; // [n_bias]
@@ -416,7 +446,6 @@ typedef struct dyspec_drafter {
     double *pass_seconds;
     int32_t max_passes;
     int32_t n_passes;
-    int32_t n_ranks;
     int32_t n_excluded;
     int32_t n_bias;
     int32_t n_unread;
@@ -429,9 +458,10 @@ typedef struct dyspec_drafter {
 // lacks has no candidates, nor has what is below it.
 DYSPEC_API int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n);
 
-// Draw and evaluate until dyspec_expansion_run is finished.  Returns 0 or what `evaluate` gave.
+// Draw and evaluate until dyspec_expansion_run is finished.  nodes[capacity] takes the tree, depth
+// first.  Returns its size, or what `evaluate` gave.
 DYSPEC_API int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, void *data,
-                                         int32_t *pending);
+                                         int32_t *nodes);
 
 // Plan, draft and enter until nothing more is to be drafted; `left` goes down by the price of each
 // pass, and after the first one `later` are the prices.  Returns as dyspec_plan with drafts 0, or

@@ -78,9 +78,8 @@ using namespace dyspec;
 
 extern "C" {
 
-int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t *parent,
-                        const int32_t *depth, const int32_t *nodes, int32_t n,
-                        const int32_t *unread, int32_t n_unread) {
+int32_t dyspec_evaluate(dyspec_cache *cache, const dyspec_tree *tree, const int32_t *nodes,
+                        int32_t n, const int32_t *unread, int32_t n_unread) {
     dyspec_cache &x = *cache;
     if (n < 1 || n > x.max_outputs || n > x.max_rows || n_unread < 0) {
         return DYSPEC_E_ARGUMENT;
@@ -88,8 +87,8 @@ int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t
     const bool has_root = nodes[0] == 0;
     int32_t *ids = x.ids + x.n_seq; // before them stand 0..n_seq-1, for rows that are read
     const int32_t n_copies =
-        dyspec_place(nodes, n, parent, depth, x.tree_capacity, x.seq, x.continued, &x.n_used,
-                     x.n_seq, x.row_of, x.offsets, ids, x.copies);
+        dyspec_place(nodes, n, tree->parent, tree->depth, x.tree_capacity, x.seq, x.continued,
+                     &x.n_used, x.n_seq, x.row_of, x.offsets, ids, x.copies);
     if (n_copies < 0) {
         return n_copies;
     }
@@ -110,8 +109,9 @@ int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t
     dyspec_add_rows(&x.batch, x.max_rows, unread + done, n_unread - done, x.n_past, x.ids, x.n_used,
                     0);
     for (int32_t i = 0; i < n; i++) {
-        dyspec_add_rows(&x.batch, x.max_rows, token + nodes[i], 1, root_pos + depth[nodes[i]],
-                        ids + x.offsets[i], x.offsets[i + 1] - x.offsets[i], 1);
+        dyspec_add_rows(&x.batch, x.max_rows, tree->token + nodes[i], 1,
+                        root_pos + tree->depth[nodes[i]], ids + x.offsets[i],
+                        x.offsets[i + 1] - x.offsets[i], 1);
     }
     const int32_t n_padding = pad(x, nodes[n - 1], n);
     const int32_t code = decode(x);
@@ -119,7 +119,7 @@ int32_t dyspec_evaluate(dyspec_cache *cache, const int32_t *token, const int32_t
         return code;
     }
     if (n_padding > 0) {
-        cut(x, x.seq[nodes[n - 1]], root_pos + depth[nodes[n - 1]] + 1);
+        cut(x, x.seq[nodes[n - 1]], root_pos + tree->depth[nodes[n - 1]] + 1);
     }
     x.n_past = root_pos;
     const uint64_t rows = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));

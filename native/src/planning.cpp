@@ -1,5 +1,6 @@
 // What to do next with a tree at measured prices: draft some of its nodes, or verify some.
 #include "dyspec.h"
+#include "tree.h"
 
 #include <algorithm>
 #include <functional>
@@ -42,14 +43,15 @@ Best best_of(const dyspec_planner *x, const double *values, int32_t n_values, do
 
 // Nodes below the root with P > 0, and the root, most likely first; parents before children.
 int32_t sort_nodes(const dyspec_planner *x) {
+    const dyspec_tree &tree = *x->tree;
     int32_t n = 0;
-    for (int32_t i = 0; i < *x->n_nodes; i++) {
-        if (i == 0 || x->value[i] > 0.0) {
+    for (int32_t i = 0; i < tree.n_nodes; i++) {
+        if (i == 0 || tree.value[i] > 0.0) {
             x->order[n++] = i;
         }
     }
-    std::sort(x->order, x->order + n, [x](int32_t a, int32_t b) {
-        return x->value[a] != x->value[b] ? x->value[a] > x->value[b] : a < b;
+    std::sort(x->order, x->order + n, [&tree](int32_t a, int32_t b) {
+        return tree.value[a] != tree.value[b] ? tree.value[a] > tree.value[b] : a < b;
     });
     return n;
 }
@@ -61,7 +63,7 @@ int32_t choose(const dyspec_planner *x, int32_t n_sorted) {
     x->flags[0] |= CHOSEN;
     for (int32_t i = 1; i < n_sorted && n < x->n_rows - 1; i++) {
         const int32_t node = x->order[i];
-        uint8_t &up = x->flags[x->parent[node]];
+        uint8_t &up = x->flags[x->tree->parent[node]];
         const bool needs_leaf = (up & HAS_CHOSEN) != 0;
         if (!(up & CHOSEN) || (needs_leaf && n_leaves >= x->max_leaves)) {
             continue;
@@ -76,26 +78,27 @@ int32_t choose(const dyspec_planner *x, int32_t n_sorted) {
 
 // The likeliest nodes that the draft can evaluate next, into `todo`; returns how many.
 int32_t find_todo(const dyspec_planner *x, int32_t n_sorted, int32_t *todo) {
+    const dyspec_tree &tree = *x->tree;
     int32_t n_branches = 1;
-    for (int32_t i = 0; i < *x->n_nodes; i++) {
-        if (x->n_cand[i] >= 0) {
-            x->flags[i] |= x->n_cand[i] > 0 ? DRAFTED : 0; // what has no children is a dead end
+    for (int32_t i = 0; i < tree.n_nodes; i++) {
+        if (tree.n_cand[i] >= 0) {
+            x->flags[i] |= tree.n_cand[i] > 0 ? DRAFTED : 0; // what has no children is a dead end
             if (i > 0) {
-                uint8_t &up = x->flags[x->parent[i]];
+                uint8_t &up = x->flags[tree.parent[i]];
                 n_branches += (up & HAS_DRAFTED) != 0;
                 up |= HAS_DRAFTED;
             }
         }
     }
     int32_t n = 0;
-    const int32_t room = (x->capacity - *x->n_nodes) / std::max(1, x->n_children_max);
+    const int32_t room = (tree.capacity - tree.n_nodes) / std::max(1, x->n_children_max);
     for (int32_t i = 0; i < n_sorted && n < std::min(MAX_WIDTH, room); i++) {
         const int32_t node = x->order[i];
-        if (x->n_cand[node] >= 0 || x->terminal[node] || x->depth[node] >= x->max_depth) {
+        if (tree.n_cand[node] >= 0 || tree.terminal[node] || tree.depth[node] >= x->max_depth) {
             continue;
         }
         if (node > 0) {
-            uint8_t &up = x->flags[x->parent[node]];
+            uint8_t &up = x->flags[tree.parent[node]];
             const bool needs_branch = (up & HAS_DRAFTED) != 0;
             if (!(up & DRAFTED) || (needs_branch && n_branches >= x->max_leaves)) {
                 continue;
@@ -112,10 +115,11 @@ int32_t find_todo(const dyspec_planner *x, int32_t n_sorted, int32_t *todo) {
 // Merge P of the chosen nodes with what drafting todo[:width] to `depth` may add, descending.
 int32_t look_ahead(const dyspec_planner *x, int32_t n_chosen, const int32_t *todo, int32_t width,
                    int32_t depth, double *merged) {
+    const dyspec_tree &tree = *x->tree;
     double hoped[MAX_WIDTH * MAX_DEPTH];
     int32_t n_hoped = 0;
     for (int32_t i = 0; i < width; i++) {
-        double value = x->value[todo[i]];
+        double value = tree.value[todo[i]];
         for (int32_t j = 0; j < depth; j++) {
             value *= x->acceptance;
             hoped[n_hoped++] = value;
@@ -125,8 +129,8 @@ int32_t look_ahead(const dyspec_planner *x, int32_t n_chosen, const int32_t *tod
     std::partial_sort(hoped, hoped + kept, hoped + n_hoped, std::greater<double>());
     const int32_t total = std::min(kept + n_chosen, x->n_rows);
     for (int32_t i = 0, a = 0, b = 0; i < total; i++) {
-        const bool take = b == kept || (a < n_chosen && x->value[x->chosen[a]] >= hoped[b]);
-        merged[i] = take ? x->value[x->chosen[a++]] : hoped[b++];
+        const bool take = b == kept || (a < n_chosen && tree.value[x->chosen[a]] >= hoped[b]);
+        merged[i] = take ? tree.value[x->chosen[a++]] : hoped[b++];
     }
     return total;
 }
@@ -141,7 +145,7 @@ int32_t order_rows(const dyspec_planner *x, int32_t n, int32_t *nodes) {
     int32_t *order = parent + n + 1;
     parent[0] = -1;
     for (int32_t i = 1; i <= n; i++) {
-        parent[i] = int32_t(std::lower_bound(rows, rows + i, x->parent[rows[i]]) - rows);
+        parent[i] = int32_t(std::lower_bound(rows, rows + i, x->tree->parent[rows[i]]) - rows);
     }
     if (dyspec_depth_first(parent, n + 1, order, nodes) < 0) {
         return DYSPEC_E_ARGUMENT;
@@ -152,15 +156,6 @@ int32_t order_rows(const dyspec_planner *x, int32_t n, int32_t *nodes) {
     return n + 1;
 }
 
-int32_t child_of(const dyspec_planner *x, int32_t node) {
-    for (int32_t i = node + 1; i < *x->n_nodes; i++) {
-        if (x->parent[i] == node) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 } // namespace
 } // namespace dyspec
 
@@ -169,15 +164,16 @@ using namespace dyspec;
 extern "C" {
 
 int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes) {
-    if (*x->n_nodes < 1 || *x->n_nodes > x->capacity || x->n_rows < 1 || x->n_rows > x->capacity ||
-        x->max_leaves < 1) {
+    const dyspec_tree &tree = *x->tree;
+    if (tree.n_nodes < 1 || tree.n_nodes > tree.capacity || x->n_rows < 1 ||
+        x->n_rows > tree.capacity || x->max_leaves < 1) {
         return DYSPEC_E_ARGUMENT;
     }
-    std::fill(x->flags, x->flags + *x->n_nodes, uint8_t(0));
+    std::fill(x->flags, x->flags + tree.n_nodes, uint8_t(0));
     const int32_t n_sorted = sort_nodes(x);
     const int32_t n_chosen = choose(x, n_sorted);
     for (int32_t i = 0; i < n_chosen; i++) {
-        x->values[i] = x->value[x->chosen[i]];
+        x->values[i] = tree.value[x->chosen[i]];
     }
     const Best now = best_of(x, x->values, n_chosen, x->left);
     int32_t todo[MAX_WIDTH];
@@ -205,45 +201,38 @@ int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes) {
 }
 
 int32_t dyspec_enter(dyspec_planner *x, const int32_t *nodes, int32_t n) {
+    dyspec_tree &tree = *x->tree;
     for (int32_t i = 0; i < n; i++) {
         const int32_t node = nodes[i];
-        if (node < 0 || node >= *x->n_nodes) {
+        if (node < 0 || node >= tree.n_nodes) {
             return DYSPEC_E_ARGUMENT;
         }
-        const int32_t n_new = std::min({x->n_cand[node], x->n_ranks, x->n_children_max});
+        const int32_t n_new = std::min({tree.n_cand[node], tree.n_ranks, x->n_children_max});
         if (n_new <= 0) {
             continue; // the draft has no opinion
         }
-        if (*x->n_nodes + n_new > x->capacity) {
+        if (tree.n_nodes + n_new > tree.capacity) {
             return DYSPEC_E_ARGUMENT;
         }
-        const int32_t copied = x->n_children[node] > 0 ? child_of(x, node) : -1;
+        const int32_t copied = tree.n_children[node] > 0 ? next_child(tree, node, node + 1) : -1;
         if (copied >= 0) {
-            x->confidence[copied] = 0.0f;
+            tree.confidence[copied] = 0.0f;
         }
         for (int32_t rank = 0; rank < n_new; rank++) {
-            const int64_t at = int64_t(node) * x->n_ranks + rank;
-            const int32_t token = x->cand_ids[at];
-            const float confidence = std::min(x->cand_probs[at], x->max_confidence);
-            if (copied >= 0 && x->token[copied] == token) {
-                x->confidence[copied] = confidence;
+            const int64_t at = int64_t(node) * tree.n_ranks + rank;
+            const int32_t token = tree.cand_ids[at];
+            const float confidence = std::min(tree.cand_probs[at], x->max_confidence);
+            if (copied >= 0 && tree.token[copied] == token) {
+                tree.confidence[copied] = confidence;
                 continue;
             }
-            const int32_t child = (*x->n_nodes)++;
-            x->token[child] = token;
-            x->parent[child] = node;
-            x->depth[child] = x->depth[node] + 1;
-            x->n_children[node]++;
-            x->n_children[child] = 0;
-            x->confidence[child] = confidence;
-            x->terminal[child] = std::binary_search(x->eog, x->eog + x->n_eog, token);
-            x->n_cand[child] = -1;
+            add_child(tree, node, rank, confidence, x->eog, x->n_eog);
         }
     }
-    for (int32_t i = 1; i < *x->n_nodes; i++) {
-        x->value[i] = x->value[x->parent[i]] * double(x->confidence[i]);
+    for (int32_t i = 1; i < tree.n_nodes; i++) {
+        tree.value[i] = tree.value[tree.parent[i]] * double(tree.confidence[i]);
     }
-    return *x->n_nodes;
+    return tree.n_nodes;
 }
 
 } // extern "C"

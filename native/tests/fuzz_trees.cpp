@@ -250,8 +250,12 @@ struct Fuzz {
     }
 
     int32_t evaluate(const Ints &nodes, const Ints &unread = {}) {
-        return dyspec_evaluate(&cache, token.data(), parent.data(), depth.data(), nodes.data(),
-                               int32_t(nodes.size()), unread.data(), int32_t(unread.size()));
+        dyspec_tree tree{};
+        tree.token = token.data();
+        tree.parent = parent.data();
+        tree.depth = depth.data();
+        return dyspec_evaluate(&cache, &tree, nodes.data(), int32_t(nodes.size()), unread.data(),
+                               int32_t(unread.size()));
     }
 
     void check_refused(const Ints &nodes, int32_t code) {

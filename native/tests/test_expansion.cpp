@@ -9,38 +9,41 @@ namespace {
 // Arrays exactly as large as the contract asks for, so that a sanitizer sees every step beyond.
 struct Tree {
     int32_t capacity, n_ranks;
-    std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, pending, eog;
+    std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, pending, order, eog;
     std::vector<float> confidence, cand_probs;
     std::vector<double> value, remaining;
     std::vector<uint8_t> terminal;
     std::vector<dyspec_slot> heap, scratch;
-    int32_t n_nodes = 0;
+    dyspec_tree tree{};
     dyspec_expansion x{};
 
     Tree(int32_t max_nodes, int32_t ranks)
         : capacity(max_nodes + 1), n_ranks(ranks), token(size()), parent(size()), depth(size()),
           n_children(size()), cand_ids(size() * size_t(ranks)), n_cand(size(), -1), pending(size()),
-          eog{3, 9}, confidence(size()), cand_probs(size() * size_t(ranks)), value(size()),
-          remaining(size()), terminal(size()), heap(size() + 1), scratch(size() + 1) {
-        x = {token.data(),
-             parent.data(),
-             depth.data(),
-             n_children.data(),
-             confidence.data(),
-             value.data(),
-             terminal.data(),
-             &n_nodes,
-             cand_ids.data(),
-             cand_probs.data(),
-             n_cand.data(),
+          order(2 * size()), eog{3, 9}, confidence(size()), cand_probs(size() * size_t(ranks)),
+          value(size()), remaining(size()), terminal(size()), heap(size() + 1),
+          scratch(size() + 1) {
+        tree = {token.data(),
+                parent.data(),
+                depth.data(),
+                n_children.data(),
+                confidence.data(),
+                value.data(),
+                terminal.data(),
+                cand_ids.data(),
+                cand_probs.data(),
+                n_cand.data(),
+                0,
+                capacity,
+                n_ranks};
+        x = {&tree,
              remaining.data(),
              heap.data(),
              scratch.data(),
+             order.data(),
              eog.data(),
              0.0,
              2,
-             capacity,
-             n_ranks,
              max_nodes,
              capacity,
              1000,
@@ -73,7 +76,7 @@ struct Tree {
         for (int32_t n; (n = dyspec_expansion_run(&x, pending.data())) > 0; n_passes++) {
             for (int32_t i = 0; i < n; i++) {
                 const int32_t node = pending[size_t(i)];
-                CHECK(node >= 0 && node < n_nodes && n_cand[size_t(node)] == -1);
+                CHECK(node >= 0 && node < tree.n_nodes && n_cand[size_t(node)] == -1);
                 evaluate(rng, node);
             }
         }
@@ -82,7 +85,7 @@ struct Tree {
 
     void check() const {
         int32_t n_leaves = 0;
-        for (int32_t i = 0; i < n_nodes; i++) {
+        for (int32_t i = 0; i < tree.n_nodes; i++) {
             const size_t at = size_t(i);
             n_leaves += n_children[at] == 0;
             CHECK(depth[at] <= x.max_depth);
@@ -95,7 +98,8 @@ struct Tree {
             CHECK(!terminal[up]);
             CHECK(terminal[at] == (token[at] == 3 || token[at] == 9));
         }
-        CHECK(n_nodes - 1 <= x.max_nodes && n_leaves <= x.max_leaves && n_leaves == x.n_leaves);
+        CHECK(tree.n_nodes - 1 <= x.max_nodes && n_leaves <= x.max_leaves &&
+              n_leaves == x.n_leaves);
     }
 };
 
@@ -127,7 +131,7 @@ TEST(the_best_slot_is_drawn_first) {
     tree.check();
     // Every slot that is left is worth no more than the least that was drawn.
     double least = 1.0;
-    for (int32_t i = 1; i < tree.n_nodes; i++) {
+    for (int32_t i = 1; i < tree.tree.n_nodes; i++) {
         const size_t up = size_t(tree.parent[size_t(i)]);
         double mass = 1.0;
         for (int32_t j = 1; j < i; j++) {
@@ -156,7 +160,7 @@ TEST(a_certain_draft_gives_a_chain) {
         tree.n_cand[node] = 1;
         n_passes++;
     }
-    CHECK(n_passes == 8 && tree.n_nodes == 9 && tree.x.n_leaves == 1);
+    CHECK(n_passes == 8 && tree.tree.n_nodes == 9 && tree.x.n_leaves == 1);
 }
 
 TEST(limits_beyond_the_arrays_are_refused) {

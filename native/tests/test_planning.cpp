@@ -9,12 +9,13 @@ namespace {
 
 // Arrays exactly as large as the contract asks for, so that a sanitizer sees every step beyond.
 struct Tree {
-    int32_t capacity, n_ranks = 4, n_nodes = 1;
+    int32_t capacity, n_ranks = 4;
     std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, eog{3, 9};
     std::vector<int32_t> order, chosen, scratch, nodes;
     std::vector<float> confidence, cand_probs;
     std::vector<double> value, target, values;
     std::vector<uint8_t> terminal, flags;
+    dyspec_tree tree{};
     dyspec_planner x{};
 
     explicit Tree(int32_t size, int32_t n_rows = 64, int32_t max_leaves = 16)
@@ -26,17 +27,20 @@ struct Tree {
         for (int32_t i = 1; i <= n_rows; i++) {
             target[at(i)] = 1.0 + 0.01 * i;
         }
-        x = dyspec_planner{token.data(),
-                           parent.data(),
-                           depth.data(),
-                           n_children.data(),
-                           confidence.data(),
-                           value.data(),
-                           terminal.data(),
-                           &n_nodes,
-                           cand_ids.data(),
-                           cand_probs.data(),
-                           n_cand.data(),
+        tree = {token.data(),
+                parent.data(),
+                depth.data(),
+                n_children.data(),
+                confidence.data(),
+                value.data(),
+                terminal.data(),
+                cand_ids.data(),
+                cand_probs.data(),
+                n_cand.data(),
+                1,
+                capacity,
+                n_ranks};
+        x = dyspec_planner{&tree,
                            eog.data(),
                            target.data(),
                            order.data(),
@@ -50,8 +54,6 @@ struct Tree {
                            {0.02, 0.03, 0.06},
                            {0.02, 0.03, 0.06},
                            2,
-                           capacity,
-                           n_ranks,
                            n_rows,
                            4,
                            max_leaves,
@@ -78,7 +80,7 @@ struct Tree {
     // A copied chain below the root.
     void copy(int32_t n) {
         for (int32_t i = 0; i < n; i++) {
-            const int32_t node = n_nodes++;
+            const int32_t node = tree.n_nodes++;
             token[at(node)] = i % 10;
             parent[at(node)] = i == 0 ? 0 : node - 1;
             depth[at(node)] = i + 1;
@@ -101,7 +103,7 @@ struct Tree {
     // Draft until nothing is worth it; returns the nodes to verify.
     std::vector<int32_t> grow(uint32_t seed, int32_t copied) {
         std::mt19937 rng(seed);
-        n_nodes = 1;
+        tree.n_nodes = 1;
         n_children[0] = 0;
         n_cand[0] = -1;
         copy(copied);
@@ -120,7 +122,7 @@ struct Tree {
             for (const int32_t node : found) {
                 evaluate(rng, node);
             }
-            CHECK(dyspec_enter(&x, found.data(), n) == n_nodes);
+            CHECK(dyspec_enter(&x, found.data(), n) == tree.n_nodes);
         }
     }
 };
@@ -191,7 +193,7 @@ TEST(a_plan_takes_microseconds) {
     tree.x.worth = 0.01;
     tree.copy(16);
     std::mt19937 rng(1);
-    for (int32_t node = 0; tree.n_nodes <= 252; node++) {
+    for (int32_t node = 0; tree.tree.n_nodes <= 252; node++) {
         tree.evaluate(rng, node);
         CHECK(dyspec_enter(&tree.x, &node, 1) > 0);
     }
@@ -203,5 +205,5 @@ TEST(a_plan_takes_microseconds) {
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
         fastest = std::min(fastest, took.count());
     }
-    std::printf("        a plan over %d nodes takes %.1f us\n", tree.n_nodes, 1e6 * fastest);
+    std::printf("        a plan over %d nodes takes %.1f us\n", tree.tree.n_nodes, 1e6 * fastest);
 }
