@@ -12,8 +12,10 @@ from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
 from benchmarks.overhead import overhead
+from benchmarks.padding import padding
 from benchmarks.peers import peers_command
 from benchmarks.plain import plain
+from benchmarks.rejected import rejected
 from benchmarks.replay.command import main as replay
 from benchmarks.replay.study import synthetic
 from benchmarks.rows import rows
@@ -30,8 +32,9 @@ def main() -> None:
     """
 
 
-measured = (noise, overhead, rows, device, sequences, plain, near_ties, cell_order, memory)
-for command in (*measured, peers_command, replay):
+rows_and_passes = (rows, device, padding, sequences, cell_order, memory)
+decoding = (overhead, plain, near_ties, noise, rejected)
+for command in (*rows_and_passes, *decoding, peers_command, replay):
     main.add_command(command)
 replay.add_command(synthetic)
 

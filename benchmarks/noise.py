@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import click
-import numpy as np
-import numpy.typing as npt
 
 from benchmarks import report
 from benchmarks.prompts import choose
 from benchmarks.workbench import Engines, Setup, bench_options
 from dyspec_edge.draft.model import ModelDrafter
+from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.engine import Engine, SamplingParams
-from dyspec_edge.policy import Drafter, Policy
-from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import MatchVerifier, ResidualVerifier
 
 CATEGORIES = ("code_completion", "writing", "math_reasoning")
@@ -35,21 +34,14 @@ Table = dict[tuple[str, float | None, str], Replies]
 """By chain, temperature and category."""
 
 
-class WithoutSharedNoise(Policy):
-    """A policy whose drafter ranks by its plain probability."""
+def without_shared_noise(drafter: ModelDrafter) -> AbstractContextManager[object]:
+    """Until it is left, the drafter ranks by its plain probability."""
+    take = drafter.take
 
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self.max_nodes = policy.max_nodes
-        self.max_leaves = policy.max_leaves
-        self._policy = policy
+    def plainly(text: Sequence[int], ranking: Ranking) -> None:
+        take(text, replace(ranking, shared_noise=False))
 
-    def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> npt.NDArray[np.int32]:
-        """Switch the noise off, then grow."""
-        assert isinstance(drafter, ModelDrafter)
-        assert drafter.ranking is not None
-        drafter.ranking = replace(drafter.ranking, shared_noise=False)
-        return self._policy.grow(tree, drafter, max_depth)
+    return mock.patch.object(drafter, "take", plainly)
 
 
 @click.command()
@@ -111,15 +103,14 @@ def _reply(
 ) -> dict[str, Any]:
     """One reply in one of the `WAYS`; the engine is left as it was."""
     decoder = engine.decoder
-    policy, verifier = decoder.policy, decoder.verifier
-    assert policy is not None
-    try:
+    verifier, drafter = decoder.verifier, decoder.drafter
+    assert drafter is not None
+    with without_shared_noise(drafter) if way == "match without" else nullcontext():
         decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()
-        if way == "match without":
-            decoder.policy = WithoutSharedNoise(policy)
-        reply = engine.generate(text, sampling=params, max_tokens=num_tokens)
-    finally:
-        decoder.policy, decoder.verifier = policy, verifier
+        try:
+            reply = engine.generate(text, sampling=params, max_tokens=num_tokens)
+        finally:
+            decoder.verifier = verifier
     stats = reply.stats
     return {
         "generated": stats.generated_tokens,

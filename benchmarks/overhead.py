@@ -24,7 +24,17 @@ from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.stats import Counters
 
-PARTS = ("orchestration", "python", "sequences", "rows", "sampler", "target", "draft", "step")
+SMALL = {
+    "orchestration": "orchestration",
+    "python": "Python's part",
+    "sequences": "sequences",
+    "rows": "rows",
+    "sampler": "sampler",
+}
+LARGE = {"target": "target pass", "draft": "draft passes", "step": "step"}
+PARTS = SMALL | LARGE
+"""What a step's time is divided into, with the headers; the second is part of the first."""
+
 CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
 
 
@@ -78,10 +88,9 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
             (
                 str(size),
                 chain,
-                f"**{1e3 * parts['orchestration']:.2f}**",
-                *(f"{1e3 * parts[part]:.2f}" for part in PARTS[1:5]),
+                *(f"{1e3 * parts[part]:.2f}" for part in SMALL),
                 f"{1e3 * text['seconds']:.2f}",
-                *(f"{1e3 * parts[part]:.0f}" for part in PARTS[5:]),
+                *(f"{1e3 * parts[part]:.0f}" for part in LARGE),
                 f"{passes:.1f}",
                 str(num_steps),
             )
@@ -98,15 +107,9 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
     header = (
         "context",
         "chain",
-        "orchestration",
-        "Python's part",
-        "sequences",
-        "rows",
-        "sampler",
+        *SMALL.values(),
         "text",
-        "target pass",
-        "draft passes",
-        "step",
+        *LARGE.values(),
         "draft passes / step",
         "steps",
     )

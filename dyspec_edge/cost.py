@@ -135,17 +135,18 @@ class LiveCurve:
             return
         size = int(np.argmin(np.abs(np.log(np.divide(self.curve.sizes, num_rows)))))
         ratio = math.log(seconds / self._base[num_rows])
-        seen = int(self._num_seen[size])
-        surprise = ratio - self._common - self._own[size]
-        is_new = size > 0 and seen < self.FIRST
-        if is_new:
+        seen, own = int(self._num_seen[size]), float(self._own[size])
+        surprise = ratio - self._common - own
+        if size == 0:
+            self._follow(ratio)
+        elif seen < self.FIRST:
             # The measurement counts as one more observation, without a surprise.
             self._own[size] += max(-0.7, min(0.7, surprise)) / (seen + 2)
-        # One new size that is off is off by itself; several in a row are a change of all.
-        if not is_new or size != self._last_size:
-            self._recent.append(ratio - self._own[size])
-            self._common = statistics.median(self._recent)
-        if size > 0 and not is_new:
+            # One new size that is off is off by itself; several in a row are a change of all.
+            if size != self._last_size:
+                self._follow(ratio - self._own[size])
+        else:
+            self._follow(ratio - own)
             self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
         self._last_size = size
         self._num_seen[size] += 1
@@ -173,6 +174,11 @@ class LiveCurve:
         self._own, self._num_seen = own, seen
         self._own[0] = 0.0
         self._correct()
+
+    def _follow(self, ratio: float) -> None:
+        """Take the logarithm of a slowdown that is no size's own."""
+        self._recent.append(ratio)
+        self._common = statistics.median(self._recent)
 
     def _correct(self) -> None:
         factors = np.exp(self._common + self._own)

@@ -37,7 +37,7 @@ class Step:
         num_accepted: drafted tokens among `tokens`.
         path: the accepted nodes of the decoder's tree, the root first.
         seconds: wall time of the step, but for a draft that read the prompt only now.
-        depth: of the deepest node that the target checked.
+        is_chain: what the target checked has no branches.
         nodes: what the target checked, the root first.
     """
 
@@ -46,7 +46,7 @@ class Step:
     num_accepted: int
     path: tuple[int, ...]
     seconds: float
-    depth: int = 0
+    is_chain: bool = True
     nodes: tuple[int, ...] = (0,)
 
 
@@ -156,9 +156,10 @@ class SpeculativeDecoder:
                 target_seconds=committed - grown - (walked - evaluated),
                 seconds=seconds - (walked - evaluated),
             )
-        depth = int(tree.depth[nodes].max())
+        # Depth first: the last node is as deep as there are others only where no branch is.
+        is_chain = int(tree.depth[nodes[-1]]) == len(nodes) - 1
         checked = tuple(nodes.tolist())
-        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, depth, checked)
+        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, is_chain, checked)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

@@ -141,7 +141,7 @@ def summarise(
     accepted = sum(step.num_accepted for step in steps)
     lengths = Counter(step.num_accepted for step in steps)
     sizes = Counter(step.num_drafted for step in steps)
-    chains = sum(step.depth == step.num_drafted > 0 for step in steps)
+    chains = sum(step.is_chain and step.num_drafted > 0 for step in steps)
     rate = num_generated / decode_seconds if decode_seconds > 0 else 0.0
     new_tokens = prompt_tokens - cached_tokens
     known = target_seconds + draft_seconds + rows_seconds + sampler.seconds

@@ -83,10 +83,9 @@ class TokenTree:
 
     def reset(self, root: int) -> None:
         """Start again with the token `root` alone."""
-        used = max(1, self.size)
-        self.num_children[:used] = 0
-        self.terminal[:used] = 0
-        self.num_candidates[:used] = -1
+        self.num_children[0] = 0
+        self.terminal[0] = 0
+        self.num_candidates[0] = -1
         self.draws.clear()
         self.token[0] = root
         self.struct.n_nodes = 1

@@ -389,11 +389,11 @@ def test_confidence_counts_children_of_accepted_nodes() -> None:
     f = tree.add(a, 15, 1.0)  # right, though it ends the text as the bonus token
     counts = Confidence()
     nodes = (0, a, b, c, d, f)
-    counts.add(tree, Step((10, 15), 5, 2, (0, a), 0.1, 2, nodes))
+    counts.add(tree, Step((10, 15), 5, 2, (0, a), 0.1, False, nodes))
     assert e not in nodes
     found = counts.as_dict()
     assert found["drafted"] == [0, 1, 0, 0, 0, 0, 1, 0, 0, 2]
     assert found["accepted"] == [0, 0, 0, 0, 0, 0, 1, 0, 0, 1]
-    counts.add(tree, Step((11,), 0, 0, (0,), 0.1, 0, (0,)))
+    counts.add(tree, Step((11,), 0, 0, (0,), 0.1, True, (0,)))
     assert counts.as_dict() == found
     assert np.sum(found["drafted"]) == 4

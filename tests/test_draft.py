@@ -358,3 +358,17 @@ def test_excluded_and_limited_ids_are_never_drafted(tiny_equal: TinyPair) -> Non
             drafted += step.num_drafted
         assert drafted > 0
         assert out == reply(plain, prompt(), params, seed=2, max_tokens=100)
+
+
+def test_another_rule_holds_from_the_next_step_on(tiny_equal: TinyPair) -> None:
+    """Between steps as well as between replies; a draft that is the target is always right."""
+    params = SamplingParams(temperature=1.0)
+    with opened_decoder(tiny_equal, "chain:4") as decoder:
+        assert decoder.drafter is not None
+        accepted = []
+        for number, step in enumerate(steps(decoder, prompt(), params, seed=2, max_tokens=100)):
+            accepted.append(step.num_accepted)
+            if number == 7:
+                decoder.drafter.ranking = Ranking(params, 2, shared_noise=False)
+        assert accepted[:8] == [4] * 8
+        assert set(accepted[8:-1]) != {4}

@@ -173,7 +173,7 @@ def by_hand() -> Callable[..., Stats]:
 
 
 def test_figures_by_hand(by_hand: Callable[..., Stats]) -> None:
-    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, depth=2), Step((8,), 3, 0, (0,), 1.0, depth=3)]
+    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, is_chain=False), Step((8,), 3, 0, (0,), 1.0)]
     assert by_hand(steps) == Stats(
         seed=7,
         policy="dyspec:3",
@@ -228,7 +228,7 @@ def test_an_account_of_plain_decoding_goes_before_what_was_measured(
         return Counters(5.0, 2.0, 0.0, 0.25, 40, 10, 20, 16.0)
 
     monkeypatch.setattr(Counters, "read", read)
-    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, depth=2), Step((8,), 0, 0, (0,), 1.0)]
+    steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, is_chain=False), Step((8,), 0, 0, (0,), 1.0)]
     stats = by_hand(steps, before=Counters(4.0, 1.5, 0.0, 0.125, 33, 9, 17, 10.0))
     assert stats.plain_seconds_per_token == 1.5  # 6 seconds for 4 tokens
     assert stats.speedup == stats.tokens_per_second * 1.5

@@ -77,11 +77,11 @@ def test_reset_leaves_nothing_behind() -> None:
     tree.reset(6)
     assert tree.size == 1
     assert tree.children(0) == []
-    assert not tree.terminal.any()
-    assert not tree.num_children.any()
-    assert (tree.num_candidates == -1).all()
-    node = tree.add(0, 3, 0.5)
-    assert (tree.parent[node], tree.depth[node], tree.terminal[node]) == (0, 1, 0)
+    for node in range(1, 5):
+        assert tree.add(0, node, 0.1) == node
+    assert tree.num_candidates[:5].tolist() == [-1] * 5
+    assert tree.num_children[:5].tolist() == [4, 0, 0, 0, 0]
+    assert not tree.terminal[:5].any()
 
 
 def test_a_full_tree_says_so() -> None:

@@ -43,7 +43,8 @@ SIMULATION = (
 NewPolicy = Callable[[npt.NDArray[np.int32]], Policy]
 """Makes a policy, given the ids that end a text."""
 
-Speedups = list[float]
+Figures = list[float]
+"""One per text."""
 
 
 @click.group("replay", invoke_without_command=True)
@@ -124,13 +125,11 @@ def _opened(
 
 
 class _Study:
-    """Speedups of all policies on all machines, one per text.
+    """Everything replayed, a result per text.
 
     Attributes:
-        fixed: by policy and machine, for policies whose passes do not depend on prices.
-        priced: the same for `priced` and its ablations.
-        accepted: by policy, the mean accept length of each text; that of `priced` belongs to a
-            machine.
+        fixed: by policy, for those whose passes do not depend on prices.
+        priced: `priced` and its ablations, by name and machine.
     """
 
     def __init__(
@@ -138,9 +137,8 @@ class _Study:
     ) -> None:
         self.texts = texts
         self.machines = machines
-        self.fixed: dict[str, dict[str, Speedups]] = {}
-        self.priced: dict[str, dict[str, Speedups]] = {}
-        self.accepted: dict[str, list[float]] = {}
+        self.fixed: dict[str, list[Result]] = {}
+        self.priced: dict[str, dict[str, list[Result]]] = {}
         self._source = source
 
     def run(self, policies: Sequence[str], ablations: bool) -> None:
@@ -154,40 +152,41 @@ class _Study:
                 for spec in specs:
                     bar.update(task, description=f"{text.id} {spec}")
                     result = self._replay(text, partial(_parsed, spec), self.machines[0])
-                    for machine in self.machines:
-                        _add(self.fixed, spec, machine, result)
-                    self.accepted.setdefault(spec, []).append(result.accept_length)
+                    self.fixed.setdefault(spec, []).append(result)
                     bar.advance(task)
                 for name, new_policy in kinds.items():
                     for machine in self.machines:
                         bar.update(task, description=f"{text.id} {name}, {machine.name}")
                         result = self._replay(text, new_policy, machine)
-                        _add(self.priced, name, machine, result)
-                        if name == "priced":
-                            of_machine = self.accepted.setdefault(f"priced, {machine.title}", [])
-                            of_machine.append(result.accept_length)
+                        of_kind = self.priced.setdefault(name, {})
+                        of_kind.setdefault(machine.name, []).append(result)
                         bar.advance(task)
 
-    def best_chain(self, machine: Machine) -> tuple[Speedups, list[int]]:
+    def speedups(self, name: str, machine: Machine) -> Figures:
+        """Of a policy or an ablation, against plain decoding, one per text."""
+        results = self.fixed[name] if name in self.fixed else self.priced[name][machine.name]
+        return [result.speedup(machine) for result in results]
+
+    def accept_lengths(self) -> dict[str, Figures]:
+        """By policy, the mean of each text; that of `priced` belongs to a machine."""
+        found = dict(self.fixed)
+        for machine in self.machines:
+            found[f"priced, {machine.title}"] = self.priced["priced"][machine.name]
+        return {name: [r.accept_length for r in results] for name, results in found.items()}
+
+    def best_chain(self, machine: Machine) -> tuple[Figures, list[int]]:
         """The best chain of every text, chosen afterwards, and its length."""
-        by_length = np.array([self.fixed[f"chain:{k}"][machine.name] for k in CHAINS])
+        by_length = np.array([self.speedups(f"chain:{k}", machine) for k in CHAINS])
         best = by_length.argmax(axis=0)
         return by_length.max(axis=0).tolist(), [CHAINS[i] for i in best]
 
     def best_tree(self, machine: Machine) -> int:
         """The N that is best in the mean."""
-        return max(TREES, key=lambda n: mean(self.fixed[f"dyspec:{n}"][machine.name]))
+        return max(TREES, key=lambda n: mean(self.speedups(f"dyspec:{n}", machine)))
 
     def _replay(self, text: RecordedText, new_policy: NewPolicy, machine: Machine) -> Result:
         policy = new_policy(np.array(text.end_tokens, np.int32))
         return replay(text, policy, self._source, Clock(machine))
-
-
-def _add(
-    table: dict[str, dict[str, Speedups]], name: str, machine: Machine, result: Result
-) -> None:
-    of_machine = table.setdefault(name, {}).setdefault(machine.name, [])
-    of_machine.append(result.speedup(machine))
 
 
 def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
@@ -216,15 +215,14 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
     for machine in study.machines:
         chains, lengths = study.best_chain(machine)
         tree = f"dyspec:{study.best_tree(machine)}"
-        trees, priced = study.fixed[tree][machine.name], study.priced["priced"][machine.name]
-        others = {name: study.fixed[name][machine.name] for name in extra}
+        trees, priced = study.speedups(tree, machine), study.speedups("priced", machine)
         rows.append(
             (
                 machine.title,
                 _shown(chains),
                 f"{_shown(trees)} `{tree}`",
                 f"**{_shown(priced)}**",
-                *map(_shown, others.values()),
+                *(_shown(study.speedups(name, machine)) for name in extra),
             )
         )
         document[machine.name] = {
@@ -232,8 +230,7 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
             "basis": machine.basis,
             "best_chain": chains,
             "best_chain_length": lengths,
-            "priced": priced,
-            **{name: found[machine.name] for name, found in study.fixed.items()},
+            **{name: study.speedups(name, machine) for name in (*study.fixed, *study.priced)},
         }
     num_tokens = sum(len(text.tokens) for text in study.texts)
     report.show(
@@ -253,14 +250,11 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
         ("policy", "accept length", "least", "most"),
         [
             (name, f"{statistics.mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
-            for name, found in study.accepted.items()
+            for name, found in study.accept_lengths().items()
         ],
     )
     if len(study.priced) > 1:
         _print_ablations(study)
-        for name, found in study.priced.items():
-            for machine in study.machines:
-                document[machine.name][name] = found[machine.name]
     print("\nCurves:\n")
     for machine in study.machines:
         print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
@@ -271,22 +265,21 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
             "texts": [text.id for text in study.texts],
             "target": sorted({text.target for text in study.texts}),
             "newly_evaluated": num_evaluated,
-            "accept_length": study.accepted,
+            "accept_length": study.accept_lengths(),
             "curves": document,
         },
     )
 
 
 def _print_ablations(study: _Study) -> None:
-    whole = study.priced["priced"]
     rows = []
-    for name, found in study.priced.items():
+    for name in study.priced:
         if name == "priced":
             continue
         cells = []
         for machine in study.machines:
-            ratio = mean(found[machine.name]) / mean(whole[machine.name])
-            cells.append(f"{ratio - 1:+.1%} ({min(found[machine.name]):.2f})")
+            without, whole = study.speedups(name, machine), study.speedups("priced", machine)
+            cells.append(f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})")
         rows.append((name, *cells))
     report.show(
         "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",

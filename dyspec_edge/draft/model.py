@@ -57,7 +57,7 @@ class ModelDrafter:
         self._excluded = np.asarray(sorted(excluded), np.int32)
         self._substitute = substitute
         self._passes: tuple[TokenTree, native.DraftPass] | None = None
-        self._has_rule = False  # the passes know `ranking`
+        self._followed: Ranking | None = None  # the rule that the passes know
         self._has_begun = False  # passes of this step
         self._text: Sequence[int] = ()
         self._index = 0
@@ -78,7 +78,6 @@ class ModelDrafter:
     def take(self, text: Sequence[int], ranking: Ranking) -> None:
         """As `begin`, but leave what was not read before for later."""
         self.ranking = ranking
-        self._has_rule = False
         self._text = text
         self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
 
@@ -191,11 +190,11 @@ class ModelDrafter:
             made = self.cache.draft_pass(
                 tree, vocab_limit=self._vocab_limit, excluded=self._excluded
             )
-            self._passes, self._has_rule = (tree, made), False
+            self._passes, self._followed = (tree, made), None
         passes = self._passes[1]
-        if not self._has_rule:
+        if self._followed is not self.ranking:
             passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
-            self._has_rule = True
+            self._followed = self.ranking
         if not self._has_begun:
             self._has_begun = True
             self._move_window(len(self.cache.tokens))
