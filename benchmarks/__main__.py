@@ -15,6 +15,7 @@ from benchmarks.overhead import overhead
 from benchmarks.padding import padding
 from benchmarks.peers import peers_command
 from benchmarks.plain import plain
+from benchmarks.race import race
 from benchmarks.rejected import rejected
 from benchmarks.replay.command import main as replay
 from benchmarks.replay.study import synthetic
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 rows_and_passes = (rows, device, padding, sequences, cell_order, memory)
-decoding = (overhead, plain, near_ties, noise, rejected)
+decoding = (overhead, plain, race, near_ties, noise, rejected)
 for command in (*rows_and_passes, *decoding, peers_command, replay):
     main.add_command(command)
 replay.add_command(synthetic)

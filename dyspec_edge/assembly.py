@@ -79,8 +79,7 @@ class Builder:
             opened.callback(target.close)
             drafter = None
             if draft_model is not None and pair is not None:
-                trained = draft_model.num_ctx_train or num_ctx
-                num_ctx_draft = min(config.num_ctx_draft or trained, num_ctx)
+                num_ctx_draft = self._plan.num_ctx_draft
                 drafter = ModelDrafter(
                     self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
                     num_ctx=num_ctx_draft,

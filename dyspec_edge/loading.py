@@ -184,6 +184,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         memory=available_memory(),
         cache_types=(config.cache_type_k, config.cache_type_v),
         num_ctx=config.num_ctx,
+        num_ctx_draft=config.num_ctx_draft,
         layers=config.num_gpu_layers,
         layers_draft=config.num_gpu_layers_draft,
         gpu_build=llama.supports_gpu(),

@@ -35,13 +35,14 @@ class Placement:
     """How to load a pair.
 
     Attributes:
-        num_ctx: usable tokens of the target.
+        num_ctx, num_ctx_draft: usable tokens of target and draft.
         layers, layers_draft: layers to offload, -1 for all.
         streamed: the target's weights are larger than memory and are read again in every pass.
         notices: lines that say what was decided and why.
     """
 
     num_ctx: int
+    num_ctx_draft: int
     layers: int
     layers_draft: int
     streamed: bool
@@ -102,6 +103,7 @@ def place(
     memory: int,
     cache_types: tuple[str, str],
     num_ctx: int | None,
+    num_ctx_draft: int | None,
     layers: int | None,
     layers_draft: int | None,
     gpu_build: bool,
@@ -113,6 +115,7 @@ def place(
         memory: bytes free on the host.
         cache_types: -ctk and -ctv.
         num_ctx: tokens asked for; None for the default, 0 for the training length.
+        num_ctx_draft: the same for the draft, which never has more than the target.
         layers, layers_draft: layers asked for; None for what fits.
         gpu_build: whether this llama.cpp can offload at all.
 
@@ -132,9 +135,11 @@ def place(
     room = memory / 4 if streamed else memory - resident - RESERVE
     if devices:
         room = max(room, sum(d.free_memory for d in devices) - target.weights_bytes - RESERVE)
-    fits = max(0, int(room // max(1, per_token + per_token_draft)) // 256 * 256)
     notices: list[str] = []
+    longest_draft = num_ctx_draft or (draft.num_ctx_train if draft else None)
+    fits = _fitting(room, per_token, per_token_draft, longest_draft)
     tokens = _context(target, num_ctx, fits, notices)
+    tokens_draft = min(tokens, longest_draft or tokens)
     if streamed:
         notices.append(
             f"{target.path.name} ({target.weights_bytes / 1e9:.1f} GB) is larger than the free "
@@ -145,12 +150,20 @@ def place(
         draft,
         devices,
         per_token * tokens,
-        per_token_draft * tokens,
+        per_token_draft * tokens_draft,
         (layers, layers_draft),
         gpu_build,
         notices,
     )
-    return Placement(tokens, layers, layers_draft, streamed, tuple(notices))
+    return Placement(tokens, tokens_draft, layers, layers_draft, streamed, tuple(notices))
+
+
+def _fitting(room: float, per_token: int, per_token_draft: int, longest_draft: int | None) -> int:
+    """Tokens of the target for which both caches fit into `room` bytes."""
+    tokens = room // max(1, per_token + per_token_draft)
+    if longest_draft is not None and tokens > longest_draft:
+        tokens = (room - per_token_draft * longest_draft) // max(1, per_token)
+    return max(0, int(tokens) // 256 * 256)
 
 
 def _context(target: FileReport, asked: int | None, fits: int, notices: list[str]) -> int:

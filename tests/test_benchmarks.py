@@ -1,4 +1,4 @@
-"""The benchmark programs on generated models: they run, and their last line says what they found."""
+"""The benchmark programs on generated models: they run, and their last lines are right."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def test_plain_decoding_writes_what_a_bare_loop_does(tiny_pair: TinyPair, prompt
     found = run(tiny_pair, prompts, "plain")
     assert json.dumps(found).count("true") >= 1
     assert "false" not in json.dumps(found)
+
+
+def test_a_race_is_even_in_tokens(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "race", "--policy", "chain:3", tokens=30)
+    speedups = found["speedups"]
+    assert {name: mean["pairs"] for name, mean in speedups["groups"].items()} == {
+        "prose": 2,
+        "code": 1,
+    }
+    assert 0.05 < speedups["mean_of_pairs"]["value"] < 20
 
 
 def test_shared_noise_is_what_is_switched_off(tiny_equal: TinyPair, prompts: Path) -> None:

@@ -58,6 +58,7 @@ def decide(reports: tuple[FileReport, FileReport]) -> Place:
             "memory": 128 * GB,
             "cache_types": ("f16", "f16"),
             "num_ctx": 4096,
+            "num_ctx_draft": None,
             "layers": None,
             "layers_draft": None,
             "gpu_build": bool(devices),
@@ -84,6 +85,19 @@ def test_the_default_context_is_what_fits(decide: Place) -> None:
     assert plan.num_ctx == 3000 // 256 * 256
     assert "(what fits in memory)" in plan.notices[0]
     assert decide(num_ctx=None, memory=memory, with_draft=False).num_ctx == 8192
+
+
+def test_a_short_draft_context_leaves_room_for_the_targets(decide: Place) -> None:
+    memory = int(34 * GB * 1.6) + RESERVE + 3000 * 110_000
+    plan = decide(num_ctx=None, num_ctx_draft=1000, memory=memory)
+    assert (plan.num_ctx, plan.num_ctx_draft) == (3072, 1000)  # 330 MB less 10 for the draft
+    assert decide(num_ctx=None, num_ctx_draft=5000, memory=memory).num_ctx == 3000 // 256 * 256
+
+
+def test_a_draft_has_no_more_context_than_the_target_or_its_own_training(decide: Place) -> None:
+    assert decide(num_ctx_draft=None).num_ctx_draft == 4096
+    assert decide(num_ctx_draft=8000).num_ctx_draft == 4096
+    assert decide(num_ctx=40000, num_ctx_draft=0).num_ctx_draft == 32768
 
 
 def test_the_training_length_is_asked_for_with_0(decide: Place) -> None:
