@@ -1,8 +1,9 @@
 """What passes cost on this machine, and whether drafting can pay at those prices.
 
-A curve is measured once and goes straight on beyond its last point.  Kernels work on blocks of
-rows, so that a pass may cost more than a larger one: passes are filled up to the next size that
-was measured.  While text is generated the curve is corrected by the passes that really happen.
+A curve is measured once and goes straight on beyond its last point.  Kernels of quantised weights
+work on blocks of rows, so that a pass may cost more than a larger one: where that was measured,
+passes are filled up to the next measured size.  While text is generated the curve is corrected by
+the passes that really happen.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ A draft is measured further than its trees go, because it reads what it missed, 
 SLOW_SECONDS = 0.5
 LONGEST_MEASUREMENT = 8.0
 """Seconds; sizes that would take longer are left to the straight line."""
+
+BLOCKS = 1.05
+"""A size that costs this much more than a larger one is no accident: there are blocks."""
 
 LONGEST_CHAIN = 32
 
@@ -230,14 +234,18 @@ def measure_curve(
         # Rows are about what a pass costs.
         report(0.05 + 0.95 * sum(found) / sum(wanted))
     report(1.0)
-    return CostCurve(tuple(found), tuple(found.values())) if slow else _padded(found)
+    return CostCurve(tuple(found), tuple(found.values())) if slow else _worthy(found)
 
 
-def _padded(seconds: dict[int, float]) -> CostCurve:
+def _worthy(seconds: dict[int, float]) -> CostCurve:
     """A curve with those sizes than which no larger one is cheaper."""
-    worth = [n for n in seconds if all(seconds[n] < seconds[m] for m in seconds if m > n)]
+    cheapest_above = {
+        n: min((seconds[m] for m in seconds if m > n), default=math.inf) for n in seconds
+    }
+    worth = [n for n in seconds if seconds[n] < cheapest_above[n]]
     sizes = tuple(sorted({1, *worth}))
-    return CostCurve(sizes, tuple(seconds[n] for n in sizes), padded=True)
+    has_blocks = any(seconds[n] > BLOCKS * cheapest_above[n] for n in seconds if n > 1)
+    return CostCurve(sizes, tuple(seconds[n] for n in sizes), padded=has_blocks)
 
 
 LENGTHS = (4, 8)

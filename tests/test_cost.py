@@ -161,6 +161,19 @@ class FakeCache:
         return seconds
 
 
+@pytest.mark.parametrize(("three", "padded"), [(1.03, False), (1.2, True)])
+def test_passes_are_filled_where_a_larger_one_is_cheaper(
+    monkeypatch: pytest.MonkeyPatch, three: float, padded: bool
+) -> None:
+    """Three rows for the price of more than four, by more than passes of a size differ."""
+    truth = CostCurve((1, 2, 3, 4, 5, 64), (0.01, 0.011, 0.012 * three, 0.012, 0.013, 0.1))
+    cache = FakeCache(truth, monkeypatch)
+    curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES)
+    assert 3 not in curve.sizes
+    assert curve.padded == padded
+    assert curve.pass_sizes == (curve.sizes if padded else ())
+
+
 @pytest.mark.parametrize(
     ("plain", "sizes", "limit"),
     [
@@ -178,7 +191,7 @@ def test_measuring_takes_seconds(
     done: list[float] = []
     curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES, done.append)
     assert curve.sizes == sizes
-    assert curve.padded != streamed
+    assert not curve.padded, "no size costs more than a larger one"
     assert [curve.at(n) for n in sizes] == pytest.approx([truth.at(n) for n in sizes])
     assert cache.now < limit
     assert done == sorted(done)
