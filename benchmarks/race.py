@@ -8,7 +8,7 @@ less takes the next step.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -48,15 +48,29 @@ def race(setup: Setup, policy: str, categories: Sequence[str], each: int | None,
 
             key = {"policy": policy, "prompt": prompt.id, "category": prompt.category}
             found.append(runs(key, job))
-    pairs = [
-        Pair(prompt.group, prompt.category, _rate(run[policy]) / _rate(run[PLAIN]))
+    raced = [
+        (prompt, run)
         for prompt, run in zip(prompts, found, strict=True)
         if min(run[policy]["tokens"], run[PLAIN]["tokens"]) > 0  # else it ended with its first step
     ]
-    summary = compare(pairs)
-    shown = {**summary["groups"], "**mean of groups**": summary["mean_of_groups"]}
-    rows = [(name, _shown(mean), str(mean["pairs"])) for name, mean in shown.items()]
-    report.show(f"`{policy}` over `{PLAIN}`", ("group", "speed", "prompts"), rows)
+    summary = compare(
+        [
+            Pair(prompt.group, prompt.category, _rate([run[policy]]) / _rate([run[PLAIN]]))
+            for prompt, run in raced
+        ]
+    )
+    rows = []
+    for group, mean in summary["groups"].items():
+        runs_of_group = [run for prompt, run in raced if prompt.group == group]
+        together = _rate([run[policy] for run in runs_of_group]) / _rate(
+            [run[PLAIN] for run in runs_of_group]
+        )
+        mean["together"] = together
+        rows.append((group, _shown(mean), f"{together:.3f}x", str(mean["pairs"])))
+    mean = summary["mean_of_groups"]
+    rows.append(("**mean of groups**", _shown(mean), "", str(mean["pairs"])))
+    header = ("group", "mean of prompts", "all tokens together", "prompts")
+    report.show(f"Speed of `{policy}` over `{PLAIN}`", header, rows)
     report.finish({**where, "load average": runs.load}, {"policy": policy, "speedups": summary})
 
 
@@ -85,8 +99,9 @@ def _race(engines: dict[str, Engine], prompt: Prompt, num_tokens: int) -> dict[s
     return {name: {"tokens": tokens[name], "seconds": seconds[name]} for name in streams}
 
 
-def _rate(side: dict[str, Any]) -> float:
-    return float(side["tokens"] / side["seconds"])
+def _rate(sides: Sequence[Mapping[str, Any]]) -> float:
+    """Tokens a second of some replies together."""
+    return float(sum(side["tokens"] for side in sides) / sum(side["seconds"] for side in sides))
 
 
 def _shown(mean: dict[str, Any]) -> str:
