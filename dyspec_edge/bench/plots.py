@@ -44,7 +44,7 @@ def draw(sections: Sequence[Values], directory: Path, suffix: str) -> list[Path]
             figure = Figure(figsize=(10, 5), layout="constrained")
             axes = figure.subplots()
             draw_axes(axes, lanes)
-            axes.set_title(f"{title} ({_conditions(section)})", fontsize=9)
+            axes.set_title(f"{title}\n{_conditions(section)}", fontsize=9, loc="left")
             if axes.get_legend_handles_labels()[0]:
                 figure.legend(loc="outside right upper", fontsize=8)
             paths.append(directory / f"{prefix}{name}.{suffix}")
