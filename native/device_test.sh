@@ -9,6 +9,7 @@
 # but Python packages.  What each needs, on Debian 12:
 #
 #   vulkan   apt install g++ python3-venv mesa-vulkan-drivers libvulkan-dev spirv-headers glslc
+#            (lavapipe of Mesa 22.3 corrupts its heap: take bookworm-backports' Mesa, 25.0)
 #   cuda     g++, python3-venv and the CUDA toolkit (nvcc in PATH, or CUDACXX)
 set -eu
 kind="${1:-}"
@@ -27,8 +28,10 @@ esac
 case "$kind" in
 vulkan)
     cmake_args="-DGGML_VULKAN=ON"
-    # ggml leaves devices in software alone unless they are named.
-    [ -e /dev/dri ] || export GGML_VK_VISIBLE_DEVICES=0
+    # ggml leaves devices in software alone unless they are named; without these shaders, which
+    # lavapipe compiles for minutes each, the tests take about half an hour there.
+    [ -e /dev/dri ] || export GGML_VK_VISIBLE_DEVICES=0 GGML_VK_DISABLE_COOPMAT=1 \
+        GGML_VK_DISABLE_INTEGER_DOT_PRODUCT=1 GGML_VK_DISABLE_BFLOAT16=1
     # Debian 12's headers lack VK_EXT_layer_settings, which llama.cpp names but uses only with the
     # validation layer.
     mkdir -p "$directory/include/vulkan"
