@@ -41,6 +41,7 @@ class PromptLookup:
             n_gpu_layers=-1,
             flash_attn=True,  # what everybody else chooses by themselves
             draft_model=lookup,
+            logits_all=True,  # implied, but room for more than 512 rows is made only if it is said
             verbose=False,
         )
         with closing(llama):

@@ -308,6 +308,13 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
     assert ended.timed_tokens == 4  # with the end token
 
 
+def test_a_prompt_of_more_than_512_tokens_is_looked_up(tiny_pair: TinyPair, tmp_path: Path) -> None:
+    setup = Setup(tiny_pair.target, None, 1, 1024, tmp_path, 4, None)
+    task = Task(tuple([5, 6, 7, 8] * 150), "", "", [], 4)
+    found = PromptLookup(setup).run(task, {"num_pred_tokens": 4, "max_ngram_size": 2})
+    assert found.timed_tokens >= 1
+
+
 def test_categories_of_a_group_are_halved_one_by_one(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     names = ("coding", "coding", "qa", "coding", "code_edit", "code_edit", "qa")
