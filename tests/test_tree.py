@@ -82,6 +82,8 @@ def test_reset_leaves_nothing_behind() -> None:
     assert tree.num_candidates[:5].tolist() == [-1] * 5
     assert tree.num_children[:5].tolist() == [4, 0, 0, 0, 0]
     assert not tree.terminal[:5].any()
+    assert tree.parent[1:5].tolist() == [0] * 4
+    assert tree.depth[1:5].tolist() == [1] * 4
 
 
 def test_a_full_tree_says_so() -> None:

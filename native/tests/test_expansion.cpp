@@ -1,41 +1,21 @@
 #include "check.h"
 #include "dyspec.h"
+#include "tree_arrays.h"
 
 #include <algorithm>
 #include <numeric>
 
 namespace {
 
-// Arrays exactly as large as the contract asks for, so that a sanitizer sees every step beyond.
-struct Tree {
-    int32_t capacity, n_ranks;
-    std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, pending, order, eog;
-    std::vector<float> confidence, cand_probs;
-    std::vector<double> value, remaining;
-    std::vector<uint8_t> terminal;
+struct Tree : TreeArrays {
+    std::vector<int32_t> pending, order, eog{3, 9};
+    std::vector<double> remaining;
     std::vector<dyspec_slot> heap, scratch;
-    dyspec_tree tree{};
     dyspec_expansion x{};
 
     Tree(int32_t max_nodes, int32_t ranks)
-        : capacity(max_nodes + 1), n_ranks(ranks), token(size()), parent(size()), depth(size()),
-          n_children(size()), cand_ids(size() * size_t(ranks)), n_cand(size(), -1), pending(size()),
-          order(2 * size()), eog{3, 9}, confidence(size()), cand_probs(size() * size_t(ranks)),
-          value(size()), remaining(size()), terminal(size()), heap(size() + 1),
-          scratch(size() + 1) {
-        tree = {token.data(),
-                parent.data(),
-                depth.data(),
-                n_children.data(),
-                confidence.data(),
-                value.data(),
-                terminal.data(),
-                cand_ids.data(),
-                cand_probs.data(),
-                n_cand.data(),
-                0,
-                capacity,
-                n_ranks};
+        : TreeArrays(max_nodes + 1, ranks), pending(size()), order(2 * size()), remaining(size()),
+          heap(size() + 1), scratch(size() + 1) {
         x = {&tree,
              remaining.data(),
              heap.data(),

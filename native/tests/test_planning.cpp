@@ -1,5 +1,6 @@
 #include "check.h"
 #include "dyspec.h"
+#include "tree_arrays.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,39 +8,19 @@
 
 namespace {
 
-// Arrays exactly as large as the contract asks for, so that a sanitizer sees every step beyond.
-struct Tree {
-    int32_t capacity, n_ranks = 4;
-    std::vector<int32_t> token, parent, depth, n_children, cand_ids, n_cand, eog{3, 9};
-    std::vector<int32_t> order, chosen, scratch, nodes;
-    std::vector<float> confidence, cand_probs;
-    std::vector<double> value, target, values;
-    std::vector<uint8_t> terminal, flags;
-    dyspec_tree tree{};
+struct Tree : TreeArrays {
+    std::vector<int32_t> eog{3, 9}, order, chosen, scratch, nodes;
+    std::vector<double> target, values;
+    std::vector<uint8_t> flags;
     dyspec_planner x{};
 
     explicit Tree(int32_t size, int32_t n_rows = 64, int32_t max_leaves = 16)
-        : capacity(size), token(at(size)), parent(at(size), -1), depth(at(size)),
-          n_children(at(size)), cand_ids(at(size) * 4), n_cand(at(size), -1), order(at(size)),
-          chosen(at(n_rows)), scratch(at(3 * n_rows)), nodes(at(std::max(n_rows, 16))),
-          confidence(at(size), 1.0f), cand_probs(at(size) * 4), value(at(size), 1.0),
-          target(at(n_rows + 1)), values(at(n_rows)), terminal(at(size)), flags(at(size)) {
+        : TreeArrays(size, 4), order(at(size)), chosen(at(n_rows)), scratch(at(3 * n_rows)),
+          nodes(at(std::max(n_rows, 16))), target(at(n_rows + 1)), values(at(n_rows)),
+          flags(at(size)) {
         for (int32_t i = 1; i <= n_rows; i++) {
             target[at(i)] = 1.0 + 0.01 * i;
         }
-        tree = {token.data(),
-                parent.data(),
-                depth.data(),
-                n_children.data(),
-                confidence.data(),
-                value.data(),
-                terminal.data(),
-                cand_ids.data(),
-                cand_probs.data(),
-                n_cand.data(),
-                1,
-                capacity,
-                n_ranks};
         x = dyspec_planner{&tree,
                            eog.data(),
                            target.data(),
@@ -63,8 +44,6 @@ struct Tree {
                            0,
                            0};
     }
-
-    static size_t at(int32_t i) { return size_t(i); }
 
     void evaluate(std::mt19937 &rng, int32_t node) {
         float left = 1.0f;
