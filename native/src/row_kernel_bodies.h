@@ -21,46 +21,36 @@ DYSPEC_INLINE vec greater(vec x, vec best) {
     return x > best ? x : best;
 }
 
-DYSPEC_TARGET static float row_max(const float *row, int32_t n, float *maxima, int32_t *n_groups) {
-    // Lane j of each run of vectors is a group: no horizontal work inside the loop.
-    const int32_t n_vectors = n / lanes;
-    const int32_t n_runs_wanted = 2048 / lanes;
-    int32_t run = (n_vectors + n_runs_wanted - 1) / n_runs_wanted;
-    run = run < 4 ? 4 : run;
-    float *out = maxima;
-    vec all = splat(-INFINITY);
-    for (int32_t begin = 0; begin < n_vectors; begin += run) {
-        const int32_t end = begin + run < n_vectors ? begin + run : n_vectors;
-        vec a = splat(-INFINITY), b = a, c = a, d = a;
-        int32_t i = begin;
-        for (; i + 4 <= end; i += 4) {
-            const float *p = row + int64_t(i) * lanes;
-            a = greater(load(p), a);
-            b = greater(load(p + lanes), b);
-            c = greater(load(p + 2 * lanes), c);
-            d = greater(load(p + 3 * lanes), d);
-        }
-        for (; i < end; i++) {
-            a = greater(load(row + int64_t(i) * lanes), a);
-        }
-        a = greater(greater(a, b), greater(c, d));
-        __builtin_memcpy(out, &a, sizeof a);
-        out += lanes;
-        all = greater(a, all);
+// Lane by lane, over whole vectors; -inf where there is none.
+DYSPEC_INLINE vec max_of_vectors(const float *row, int32_t n_vectors) {
+    vec a = splat(-INFINITY), b = a, c = a, d = a;
+    int32_t i = 0;
+    for (; i + 4 <= n_vectors; i += 4) {
+        const float *p = row + int64_t(i) * lanes;
+        a = greater(load(p), a);
+        b = greater(load(p + lanes), b);
+        c = greater(load(p + 2 * lanes), c);
+        d = greater(load(p + 3 * lanes), d);
     }
+    for (; i < n_vectors; i++) {
+        a = greater(load(row + int64_t(i) * lanes), a);
+    }
+    return greater(greater(a, b), greater(c, d));
+}
+
+DYSPEC_INLINE float max_of_lanes(vec v) {
     float best = -INFINITY;
     for (int32_t j = 0; j < lanes; j++) {
-        best = all[j] > best ? all[j] : best;
+        best = v[j] > best ? v[j] : best;
     }
-    if (n_vectors * lanes < n) {
-        float rest = -INFINITY;
-        for (int32_t i = n_vectors * lanes; i < n; i++) {
-            rest = row[i] > rest ? row[i] : rest;
-        }
-        *out++ = rest;
-        best = rest > best ? rest : best;
+    return best;
+}
+
+DYSPEC_TARGET static float row_max(const float *row, int32_t n) {
+    float best = max_of_lanes(max_of_vectors(row, n / lanes));
+    for (int32_t i = n - n % lanes; i < n; i++) {
+        best = row[i] > best ? row[i] : best;
     }
-    *n_groups = int32_t(out - maxima);
     return best;
 }
 
@@ -90,7 +80,8 @@ DYSPEC_INLINE double sum_lanes(vec v) {
     return sum;
 }
 
-DYSPEC_TARGET static double row_sum_exp(const float *row, int32_t n, float max) {
+// Sum of exp(x - max).  Meanwhile the `n` entries that follow come nearer to the processor.
+DYSPEC_INLINE double sum_exp(const float *row, int32_t n, float max) {
     // Floats add up short stretches only, so that rounding does not grow with the row.
     constexpr int32_t stretch = 128 * lanes;
     double sum = 0;
@@ -99,6 +90,9 @@ DYSPEC_TARGET static double row_sum_exp(const float *row, int32_t n, float max) 
         const int32_t end = n - i < stretch ? n : i + stretch;
         vec a{}, b{}, c{}, d{};
         for (; i + 4 * lanes <= end; i += 4 * lanes) {
+            for (int32_t line = 0; line < 4 * lanes; line += floats_per_line) {
+                __builtin_prefetch(row + n + i + line, 0, 2);
+            }
             a += exp_negative(load(row + i) - max);
             b += exp_negative(load(row + i + lanes) - max);
             c += exp_negative(load(row + i + 2 * lanes) - max);
@@ -114,6 +108,43 @@ DYSPEC_TARGET static double row_sum_exp(const float *row, int32_t n, float max) 
         sum += sum_lanes(exp_negative(load(tail) - max));
     }
     return sum;
+}
+
+// Makes `*max` and the `*sum` of exp(x - *max) those of some more entries as well.
+DYSPEC_INLINE void add_entries(const float *row, int32_t n, float row_max, float *max,
+                               double *sum) {
+    if (row_max > *max) {
+        *sum *= std::exp(double(*max) - double(row_max));
+        *max = row_max;
+    }
+    *sum += sum_exp(row, n, *max);
+}
+
+DYSPEC_TARGET static float row_reduce(const float *row, int32_t n, float *maxima, int32_t *n_groups,
+                                      double *sum) {
+    // A row comes from memory once, run by run: for its maxima, then from the cache for the sum.
+    // Lane j of a run is a group: no horizontal work inside the loops.
+    const int32_t n_vectors = n / lanes, n_runs_wanted = groups_wanted / lanes;
+    int32_t run = (n_vectors + n_runs_wanted - 1) / n_runs_wanted;
+    run = run < 4 ? 4 : run;
+    float *out = maxima;
+    float best = -INFINITY;
+    *sum = 0;
+    for (int32_t begin = 0; begin < n_vectors; begin += run) {
+        const int32_t size = n_vectors - begin < run ? n_vectors - begin : run;
+        const float *piece = row + int64_t(begin) * lanes;
+        const vec found = max_of_vectors(piece, size);
+        __builtin_memcpy(out, &found, sizeof found);
+        out += lanes;
+        add_entries(piece, size * lanes, max_of_lanes(found), &best, sum);
+    }
+    if (n % lanes != 0) {
+        const float *piece = row + (n - n % lanes);
+        *out++ = row_max(piece, n % lanes);
+        add_entries(piece, n % lanes, out[-1], &best, sum);
+    }
+    *n_groups = int32_t(out - maxima);
+    return best;
 }
 
 DYSPEC_TARGET static int32_t row_find(const float *row, int32_t n, float value) {

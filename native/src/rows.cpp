@@ -132,11 +132,12 @@ int32_t topk_row(const RowKernels &kernel, const float *row, int32_t n_vocab, in
                  int32_t *ids, float *logits, float *lse) {
     float maxima[max_groups];
     int32_t n_groups = 0;
-    const float max = kernel.max(row, n_vocab, maxima, &n_groups);
+    double sum;
+    const float max = kernel.reduce(row, n_vocab, maxima, &n_groups, &sum);
     if (!std::isfinite(max)) {
         return DYSPEC_E_NOT_FINITE;
     }
-    *lse = float(double(max) + std::log(kernel.sum_exp(row, n_vocab, max)));
+    *lse = float(double(max) + std::log(sum));
     const int32_t n_kept = std::min(k, n_vocab);
     if (n_kept > 0) {
         select(kernel, row, n_vocab, maxima, n_groups, n_kept, ids, logits);
@@ -224,9 +225,7 @@ int32_t dyspec_topk(const uint64_t *rows, int32_t n_rows, int32_t n_vocab, int32
 }
 
 int32_t dyspec_argmax(const float *row, int32_t n_vocab) {
-    float maxima[max_groups];
-    int32_t n_groups = 0;
-    const float max = kernels().max(row, n_vocab, maxima, &n_groups);
+    const float max = kernels().max(row, n_vocab);
     if (!std::isfinite(max)) {
         return DYSPEC_E_NOT_FINITE;
     }
