@@ -33,17 +33,21 @@ CACHE_STEP = 256
 
 
 class Builder:
-    """Opens models, and decoders over them as often as asked, by one configuration."""
+    """Opens models, and decoders over them as often as asked, by one configuration.
+
+    Attributes:
+        plan: how models are loaded.
+    """
 
     def __init__(self, config: EngineConfig, plan: Placement, on_progress: Progress | None) -> None:
         self._config = config
-        self._plan = plan
+        self.plan = plan
         self._on_progress = on_progress
         self._adapters: list[Any] = []
 
     def model(self, path: Path, role: str, *, layers: int) -> llama.Model:
         """The model of a file; `role` is "target", which gets the adapters, or "draft"."""
-        streamed = self._plan.streamed
+        streamed = self.plan.streamed
         report = self._on_progress
         model = llama.Model(
             path,
@@ -69,7 +73,7 @@ class Builder:
         verify: str,
     ) -> SpeculativeDecoder:
         """Contexts of the size that `policy` needs, and the decoder over them."""
-        config, num_ctx = self._config, self._plan.num_ctx
+        config, num_ctx = self._config, self.plan.num_ctx
         if isinstance(policy, SequoiaPolicy) and config.draft is not None:
             kind = "residual" if verify == "residual" else "match"
             key = rates_key(config.model, config.draft, kind, config.draft_temperature)
@@ -79,7 +83,7 @@ class Builder:
             opened.callback(target.close)
             drafter = None
             if draft_model is not None and pair is not None:
-                num_ctx_draft = self._plan.num_ctx_draft
+                num_ctx_draft = self.plan.num_ctx_draft
                 drafter = ModelDrafter(
                     self._cache(draft_model, num_ctx_draft, policy, [], drafts=True),
                     num_ctx=num_ctx_draft,
@@ -89,7 +93,7 @@ class Builder:
                     temperature=config.draft_temperature,
                 )
                 opened.callback(drafter.close)
-                on_gpu = self._plan.layers_draft != 0
+                on_gpu = self.plan.layers_draft != 0
                 device.choose(drafter, config.device_sampling, on_gpu=on_gpu)
                 if isinstance(policy, PricedPolicy):
                     drafter.longest_read = LONGEST_READ
@@ -104,20 +108,20 @@ class Builder:
         self, report: FileReport, draft_report: FileReport | None, *, afresh: bool
     ) -> Calibrator:
         """What measures these models, placed as they are."""
-        config, plan = self._config, self._plan
+        config, plan = self._config, self.plan
         common = {
             "threads": self._num_threads,
-            "flash_attn": config.flash_attn,
             "cache_types": [config.cache_type_k, config.cache_type_v],
             "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
             "streamed": plan.streamed,
         }
-        key = file_key(report.path, layers=plan.layers, **common)
+        key = file_key(report.path, layers=plan.layers, flash_attn=plan.flash_attn, **common)
         draft_key = None
         if draft_report is not None:
             draft_key = file_key(
                 draft_report.path,
                 layers=plan.layers_draft,
+                flash_attn=plan.flash_attn_draft,
                 device_sampling=config.device_sampling,
                 **common,
             )
@@ -147,7 +151,7 @@ class Builder:
             num_sequences=policy.max_leaves if policy else 1,
             num_outputs=max(nodes, 1 + max(cost.LENGTHS)),
             num_threads=self._num_threads,
-            flash_attn=self._config.flash_attn,
+            flash_attn=self.plan.flash_attn_draft if drafts else self.plan.flash_attn,
             type_k=self._config.cache_type_k,
             type_v=self._config.cache_type_v,
             adapters=adapters,

@@ -97,9 +97,12 @@ def compare_passes(
     loaded = load(replace(config, policy=policy, num_ctx=_CELLS), on_progress)
     try:
         adapters = [loaded.models.target.load_adapter(path) for path in config.lora]
-        reports = [_compare(config, loaded.models.target, "target", adapters, n, bound)]
+        plan = loaded.models.builder.plan
+        target = replace(config, flash_attn=plan.flash_attn)
+        reports = [_compare(target, loaded.models.target, "target", adapters, n, bound)]
         if loaded.models.draft is not None:
-            reports.append(_compare(config, loaded.models.draft, "draft", [], n, bound))
+            draft = replace(config, flash_attn=plan.flash_attn_draft)
+            reports.append(_compare(draft, loaded.models.draft, "draft", [], n, bound))
     finally:
         loaded.close()
     return tuple(reports)

@@ -23,7 +23,8 @@ class EngineConfig:
         num_threads: None for the number of physical cores (-t).
         num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).
         require_gpu: refuse to run without a GPU (--require-gpu).
-        flash_attn: "auto", "on" or "off" (-fa).
+        flash_attn: "on", "off" or "auto": on a CPU off where memory allows, which is faster there
+            (-fa).
         cache_type_k, cache_type_v: a key of llama.CACHE_TYPES (-ctk, -ctv).
         lora: adapters of the target (--lora).
         policy: None for `priced`; with `residual`, for what passes cost here (--policy).

@@ -187,6 +187,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         num_ctx_draft=config.num_ctx_draft,
         layers=config.num_gpu_layers,
         layers_draft=config.num_gpu_layers_draft,
+        flash_attn=config.flash_attn,
         gpu_build=llama.supports_gpu(),
     )
     notices.extend(plan.notices)

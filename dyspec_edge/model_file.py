@@ -35,6 +35,7 @@ class FileReport:
         quantization: the name of the file type, "Q4_K_M"; of the commonest tensor type if unset.
         parameters: elements of all tensors, `weights_bytes` their size; over all shards.
         num_ctx_train: context length the model was trained with, None if the file does not say.
+        num_heads: heads of attention, of the layer with most.
         num_kv_values: values that one token occupies in the attention cache, all layers together
             (2 bytes each as f16); an upper bound for models with sliding windows or shared caches.
         sliding_window: the field as it stands; None means no such field.
@@ -54,6 +55,7 @@ class FileReport:
     num_ctx_train: int | None
     num_layers: int | None
     num_embd: int | None
+    num_heads: int | None
     num_kv_values: int | None
     sliding_window: int | None
     num_vocab: int
@@ -184,6 +186,7 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
         num_ctx_train=header.integer(f"{architecture}.context_length"),
         num_layers=layers,
         num_embd=header.integer(f"{architecture}.embedding_length"),
+        num_heads=header.integer(f"{architecture}.attention.head_count"),
         num_kv_values=_num_kv_values(header, architecture, layers),
         sliding_window=header.integer(f"{architecture}.attention.sliding_window"),
         num_vocab=len(tokens),

@@ -14,7 +14,7 @@ import psutil
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from dyspec_edge.errors import DeviceError, OptionError
-from dyspec_edge.llama import Device
+from dyspec_edge.llama import UBATCH, Device
 from dyspec_edge.model_file import FileReport
 
 DEFAULT_CTX = 8192
@@ -27,6 +27,9 @@ RESERVE = 512 << 20
 REPACKED_SHARE = 0.6
 """The second copy of 4-bit tensors that a CPU backend makes at load, as a share of the file."""
 
+SCORES_SHARE = 1 / 8
+"""Of the weights' size, what attention scores may take besides `RESERVE`."""
+
 ALL_LAYERS = -1
 
 
@@ -37,6 +40,7 @@ class Placement:
     Attributes:
         num_ctx, num_ctx_draft: usable tokens of target and draft.
         layers, layers_draft: layers to offload, -1 for all.
+        flash_attn, flash_attn_draft: "on", "off", or "auto" for llama.cpp's own choice.
         streamed: the target's weights are larger than memory and are read again in every pass.
         notices: lines that say what was decided and why.
     """
@@ -45,6 +49,8 @@ class Placement:
     num_ctx_draft: int
     layers: int
     layers_draft: int
+    flash_attn: str
+    flash_attn_draft: str
     streamed: bool
     notices: tuple[str, ...]
 
@@ -106,6 +112,7 @@ def place(
     num_ctx_draft: int | None,
     layers: int | None,
     layers_draft: int | None,
+    flash_attn: str,
     gpu_build: bool,
 ) -> Placement:
     """Decide for a pair.
@@ -117,6 +124,7 @@ def place(
         num_ctx: tokens asked for; None for the default, 0 for the training length.
         num_ctx_draft: the same for the draft, which never has more than the target.
         layers, layers_draft: layers asked for; None for what fits.
+        flash_attn: -fa.
         gpu_build: whether this llama.cpp can offload at all.
 
     Raises:
@@ -155,7 +163,21 @@ def place(
         gpu_build,
         notices,
     )
-    return Placement(tokens, tokens_draft, layers, layers_draft, streamed, tuple(notices))
+    contexts = [(target, tokens)] if layers == 0 else []
+    if draft is not None and layers_draft == 0:
+        contexts.append((draft, tokens_draft))
+    left = room + RESERVE - per_token * tokens - per_token_draft * tokens_draft
+    on_cpu = _attention_on_cpu(flash_attn, cache_types[1], contexts, left)
+    return Placement(
+        num_ctx=tokens,
+        num_ctx_draft=tokens_draft,
+        layers=layers,
+        layers_draft=layers_draft,
+        flash_attn=flash_attn if layers else on_cpu,
+        flash_attn_draft=flash_attn if layers_draft else on_cpu,
+        streamed=streamed,
+        notices=tuple(notices),
+    )
 
 
 def _fitting(room: float, per_token: int, per_token_draft: int, longest_draft: int | None) -> int:
@@ -185,6 +207,24 @@ def _context(target: FileReport, asked: int | None, fits: int, notices: list[str
     if tokens > trained:
         notices.append(f"context: {tokens} tokens, but the model was trained with {trained}")
     return tokens
+
+
+def _attention_on_cpu(
+    asked: str, type_v: str, contexts: Sequence[tuple[FileReport, int]], left: float
+) -> str:
+    """Off where the scores of all cells fit into memory, which is faster; else on.
+
+    llama.cpp's flash attention on CPUs goes through all cells anew for every row, so that the rows
+    of a tree cost as much as they do one by one; without it they share what is read, at the price
+    of a buffer of heads x rows x cells.
+    """
+    if asked != "auto":
+        return asked
+    if type_v not in ("f32", "f16", "bf16") or any(not report.num_heads for report, _ in contexts):
+        return "on"
+    scores = sum(4 * UBATCH * cells * (report.num_heads or 0) for report, cells in contexts)
+    weights = sum(report.weights_bytes for report, _ in contexts)
+    return "off" if scores <= min(left, RESERVE + SCORES_SHARE * weights) else "on"
 
 
 def _layers(

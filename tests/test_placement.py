@@ -33,6 +33,7 @@ def reports(tiny_target: Path) -> tuple[FileReport, FileReport]:
         path=Path("big.gguf"),
         weights_bytes=33 * GB,
         num_layers=32,
+        num_heads=64,
         num_kv_values=50_000,
         num_ctx_train=32768,
     )
@@ -61,6 +62,7 @@ def decide(reports: tuple[FileReport, FileReport]) -> Place:
             "num_ctx_draft": None,
             "layers": None,
             "layers_draft": None,
+            "flash_attn": "auto",
             "gpu_build": bool(devices),
         }
         values.update(changes)
@@ -213,6 +215,37 @@ def test_several_gpus_count_together(decide: Place) -> None:
     plan = decide([gpu(12, "A"), gpu(12, "B")])
     assert plan.layers > decide([gpu(20)]).layers
     assert plan.notices[-1].startswith("A, B: ")
+
+
+# Flash attention
+
+
+def test_on_a_cpu_flash_attention_is_off_where_the_scores_fit(decide: Place) -> None:
+    plan = decide()
+    assert (plan.flash_attn, plan.flash_attn_draft) == ("off", "off")
+    # 64 heads, 4096 cells, batches of 512, float32, for both models.
+    scores = 2 * 64 * 4096 * 512 * 4
+    memory = int(34 * GB * 1.6) + 4096 * 110_000 + scores
+    assert decide(memory=memory + 1000).flash_attn == "off"
+    assert decide(memory=memory - 1000).flash_attn == "on"
+    assert decide(memory=memory - 1000, with_draft=False).flash_attn == "off"
+
+
+def test_scores_that_are_large_beside_the_weights_are_not_made(decide: Place) -> None:
+    # 64 heads: 128 KiB a token of context, against 33 GB of weights.
+    limit = (RESERVE + 33 * GB // 8) // (128 << 10)
+    alone = {"with_draft": False, "memory": 512 * GB}
+    assert decide(num_ctx=limit, **alone).flash_attn == "off"
+    assert decide(num_ctx=limit + 1, **alone).flash_attn == "on"
+
+
+def test_a_quantised_cache_and_a_gpu_keep_flash_attention(decide: Place) -> None:
+    assert decide(cache_types=("f16", "q8_0")).flash_attn == "on"
+    assert decide(cache_types=("q8_0", "f16")).flash_attn == "off"
+    assert decide(flash_attn="on").flash_attn == "on"
+    plan = decide([gpu(2)])  # the draft alone fits
+    assert (plan.layers, plan.layers_draft) == (0, ALL_LAYERS)
+    assert (plan.flash_attn, plan.flash_attn_draft) == ("off", "auto")
 
 
 # Memory
