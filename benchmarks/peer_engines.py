@@ -26,8 +26,9 @@ class PromptLookup:
     name = "llama-cpp-python, prompt lookup"
     axes = (Axis("num_pred_tokens", (), (8, 2, 4, 16)), Axis("max_ngram_size", (), (2, 3, 4)))
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, flash_attn: bool) -> None:
         self._setup = setup
+        self._flash_attn = flash_attn
 
     def run(self, task: Task, settings: Settings) -> Outcome:
         """One model of its own."""
@@ -39,7 +40,7 @@ class PromptLookup:
             n_threads=setup.num_threads,
             n_threads_batch=setup.num_threads,
             n_gpu_layers=-1,
-            flash_attn=True,  # what everybody else chooses by themselves
+            flash_attn=self._flash_attn,
             draft_model=lookup,
             logits_all=True,  # implied, but room for more than 512 rows is made only if it is said
             verbose=False,

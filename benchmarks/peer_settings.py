@@ -9,6 +9,7 @@ from benchmarks.peer_engines import PromptLookup
 from benchmarks.peer_programs import OneShot, Peer, Server
 from benchmarks.tuning import Axis
 from benchmarks.workbench import Setup
+from dyspec_edge import llama
 
 PLAIN = "llama-server, no draft"
 
@@ -47,14 +48,20 @@ _MIX = Axis(
 )
 
 
-def peers(setup: Setup, programs: dict[str, Path]) -> list[Peer]:
+def peers(setup: Setup, programs: dict[str, Path], *, repacks: bool = True) -> list[Peer]:
     """Everybody but ourselves.
+
+    Nobody but us sees by himself that flash attention is slower on a CPU, or that weights which
+    do not fit in memory must not be copied there: they are told.
 
     llama-speculative reads neither p-min nor n-min, and at temperature 0 it never splits a branch:
     its draft's sampler leaves one candidate, of probability 1.
     """
     threads = str(setup.num_threads)
+    flash_attn = bool(llama.supports_gpu() and llama.gpu_devices())
     target = ["-m", str(setup.model), "-c", str(setup.num_ctx), "-t", threads, "-tb", threads]
+    target += [] if flash_attn else ["-fa", "off"]
+    target += [] if repacks else ["--no-repack"]
     draft = [*target, "-md", str(setup.draft), "-td", threads, "-tbd", threads]
     chain = (_N_MAX, _P_MIN, _N_MAX, _N_MIN)
     ngram_min = ["--spec-ngram-mod-n-min", "1"]
@@ -73,5 +80,5 @@ def peers(setup: Setup, programs: dict[str, Path]) -> list[Peer]:
             [*target, *ngram_min],
             (_NGRAM_TYPE, _NGRAM_SIZE, _NGRAM_DRAFT),
         ),
-        PromptLookup(setup),
+        PromptLookup(setup, flash_attn=flash_attn),
     ]

@@ -46,6 +46,11 @@ from benchmarks.workbench import Setup, bench_options
 @click.option("--trial-tokens", default=32, show_default=True, help="Of a reply in the search.")
 @click.option("--peer", "names", multiple=True, help="Part of a name; repeatable [default: all].")
 @click.option(
+    "--no-repack",
+    is_flag=True,
+    help="llama.cpp's programs leave the weights in the file, as they must where memory is short.",
+)
+@click.option(
     "--build-dir",
     type=click.Path(file_okay=False, path_type=Path),
     default=peer_build.DEFAULT_BUILD,
@@ -65,6 +70,7 @@ def peers_command(
     rounds: int,
     trial_tokens: int,
     names: Sequence[str],
+    no_repack: bool,
     build_dir: Path,
     source: Path | None,
     jobs: int,
@@ -81,7 +87,7 @@ def peers_command(
     )
     trials, finals = _halves(setup.prompts, categories, each)
     plan = Plan(
-        rivals=_chosen(peers(setup, programs), names),
+        rivals=_chosen(peers(setup, programs, repacks=not no_repack), names),
         ours=[Ours(policy, setup) for policy in dict.fromkeys((REFERENCE, *policies))],
         trials=trials,
         finals=finals,

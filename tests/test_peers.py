@@ -294,7 +294,7 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
         tokens = tuple(engine.decoder.target.tokens[: engine.count_tokens(text)])
     task = Task(tokens, "", "", [{"role": "user", "content": text}], 6)
     settings: Settings = {"num_pred_tokens": 4, "max_ngram_size": 2}
-    lookup = PromptLookup(setup).run(task, settings)
+    lookup = PromptLookup(setup, flash_attn=False).run(task, settings)
     assert lookup.tokens is not None
     assert lookup.tokens == plain.run(task, {}).tokens
     assert lookup.drafted > 0
@@ -303,7 +303,7 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
     end = lookup.tokens[4]
     assert end not in lookup.tokens[:4]
     monkeypatch.setattr(llama_cpp, "llama_vocab_is_eog", lambda _, token: token == end)
-    ended = PromptLookup(setup).run(task, settings)
+    ended = PromptLookup(setup, flash_attn=False).run(task, settings)
     assert (ended.tokens, ended.is_over) == (lookup.tokens[:4], True)
     assert ended.timed_tokens == 4  # with the end token
 
@@ -311,7 +311,9 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
 def test_a_prompt_of_more_than_512_tokens_is_looked_up(tiny_pair: TinyPair, tmp_path: Path) -> None:
     setup = Setup(tiny_pair.target, None, 1, 1024, tmp_path, 4, None)
     task = Task(tuple([5, 6, 7, 8] * 150), "", "", [], 4)
-    found = PromptLookup(setup).run(task, {"num_pred_tokens": 4, "max_ngram_size": 2})
+    found = PromptLookup(setup, flash_attn=False).run(
+        task, {"num_pred_tokens": 4, "max_ngram_size": 2}
+    )
     assert found.timed_tokens >= 1
 
 
