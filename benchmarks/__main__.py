@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from benchmarks.attention import attention
 from benchmarks.cell_order import cell_order
 from benchmarks.device import device
 from benchmarks.memory import memory
@@ -33,7 +34,7 @@ def main() -> None:
     """
 
 
-rows_and_passes = (rows, device, padding, sequences, cell_order, memory)
+rows_and_passes = (rows, attention, device, padding, sequences, cell_order, memory)
 decoding = (overhead, plain, race, near_ties, noise, rejected)
 for command in (*rows_and_passes, *decoding, peers_command, replay):
     main.add_command(command)

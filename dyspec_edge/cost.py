@@ -9,7 +9,6 @@ the passes that really happen.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -114,13 +113,17 @@ class LiveCurve:
 
     def __init__(self, curve: CostCurve, largest: int) -> None:
         self.curve = curve
-        self._base = curve.table(largest)
-        self.table = self._base.copy()
+        self.table = curve.table(largest)
+        # `observe` stands between two passes that have emptied the processor's caches: with numbers
+        # of Python it takes half as long as with a dozen functions of numpy.
+        self._base: list[float] = self.table.tolist()
+        self._shares = _shares_of_points(curve, self.table)
+        self._nearest = [_nearest(curve.sizes, n) for n in range(1, largest + 1)]
         self._recent = deque([0.0] * self.WINDOW, self.WINDOW)
         self._common = 0.0
         self._last_size = -1
-        self._own = np.zeros(len(curve.sizes))
-        self._num_seen = np.zeros(len(curve.sizes), np.int64)
+        self._own = [0.0] * len(curve.sizes)
+        self._num_seen = [0] * len(curve.sizes)
 
     @property
     def factor(self) -> float:
@@ -137,9 +140,9 @@ class LiveCurve:
         """Take a pass of `num_rows` rows into account; sizes far beyond the curve teach nothing."""
         if num_rows > 2 * self.curve.sizes[-1] or num_rows >= len(self._base) or seconds <= 0:
             return
-        size = int(np.argmin(np.abs(np.log(np.divide(self.curve.sizes, num_rows)))))
+        size = self._nearest[num_rows - 1]
         ratio = math.log(seconds / self._base[num_rows])
-        seen, own = int(self._num_seen[size]), float(self._own[size])
+        seen, own = self._num_seen[size], self._own[size]
         surprise = ratio - self._common - own
         if size == 0:
             self._follow(ratio)
@@ -155,15 +158,17 @@ class LiveCurve:
         self._last_size = size
         self._num_seen[size] += 1
         # A size that was found dear is not bought again: without forgetting it stays dear.
-        self._own[np.arange(len(self._own)) != size] *= self.FADING
+        for other, own in enumerate(self._own):
+            if other != size:
+                self._own[other] = self.FADING * own
         self._correct()
 
     def as_dict(self) -> dict[str, Any]:
         """The corrections, for JSON."""
         return {
             "common": self._common,
-            "own": self._own.tolist(),
-            "num_seen": self._num_seen.tolist(),
+            "own": list(self._own),
+            "num_seen": list(self._num_seen),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -172,25 +177,42 @@ class LiveCurve:
         Raises:
             KeyError, TypeError, ValueError: not a dictionary of this curve.
         """
-        own, seen = np.array(saved["own"], np.float64), np.array(saved["num_seen"], np.int64)
-        if own.shape != self._own.shape or seen.shape != own.shape or not np.isfinite(own).all():
+        own = [float(x) for x in saved["own"]]
+        seen = [int(n) for n in saved["num_seen"]]
+        if not len(own) == len(seen) == len(self._own) or not all(map(math.isfinite, own)):
             raise ValueError("corrections of another curve")
-        self._own, self._num_seen = own, seen
-        self._own[0] = 0.0
+        self._own, self._num_seen = [0.0, *own[1:]], seen
         self._correct()
 
     def _follow(self, ratio: float) -> None:
         """Take the logarithm of a slowdown that is no size's own."""
         self._recent.append(ratio)
-        self._common = statistics.median(self._recent)
+        self._common = sorted(self._recent)[self.WINDOW // 2]
 
     def _correct(self) -> None:
-        factors = np.exp(self._common + self._own)
-        points = np.multiply(self.curve.seconds, factors)
-        corrected = replace(self.curve, seconds=tuple(points.tolist()))
-        last = min(self.curve.sizes[-1], len(self.table) - 1)
-        self.table[: last + 1] = corrected.table(last)
-        self.table[last + 1 :] = factors[-1] * self._base[last + 1 :]
+        points = [
+            s * math.exp(self._common + own)
+            for s, own in zip(self.curve.seconds, self._own, strict=True)
+        ]
+        np.dot(self._shares, points, out=self.table)
+
+
+def _shares_of_points(curve: CostCurve, table: Seconds) -> npt.NDArray[np.float64]:
+    """float64[len(table), len(sizes)], by which the points' seconds add up to those of any size.
+
+    Beyond the last point, what is true of it is true of all.
+    """
+    last = min(curve.sizes[-1], len(table) - 1)
+    shares = np.zeros((len(table), len(curve.sizes)))
+    for i, unit in enumerate(np.eye(len(curve.sizes))):
+        shares[: last + 1, i] = replace(curve, seconds=tuple(unit)).table(last)
+    shares[last + 1 :, -1] = table[last + 1 :] / curve.seconds[-1]
+    return shares
+
+
+def _nearest(sizes: Sequence[int], num_rows: int) -> int:
+    """The place of the size that differs least from `num_rows`, as a ratio."""
+    return min(range(len(sizes)), key=lambda i: abs(math.log(sizes[i] / num_rows)))
 
 
 def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) -> float:
@@ -205,9 +227,13 @@ def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) 
     """
     if draft_seconds is None:
         return float(1.0 / target[1])
-    k = np.arange(min(LONGEST_CHAIN, len(target) - 2) + 1)
-    tokens = np.cumsum(acceptance**k)
-    return float(np.max(tokens / (k * draft_seconds + target[1 + k])))
+    best = tokens = 0.0
+    more = 1.0
+    for k, seconds in enumerate(target[1 : LONGEST_CHAIN + 2].tolist()):
+        tokens += more
+        more *= acceptance
+        best = max(best, tokens / (k * draft_seconds + seconds))
+    return best
 
 
 def measure_curve(

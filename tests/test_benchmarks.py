@@ -92,3 +92,9 @@ def test_refused_rows_are_counted(tiny_pair: TinyPair, prompts: Path) -> None:
     for length in (2, 3, 4):
         known, right = counts[f"known {length}"], counts[f"right {length}"]
         assert known >= right >= counts[f"alone {length}"]
+
+
+def test_attention_is_timed_at_every_depth_in_both_ways(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "attention", "--depths", "8,40")
+    assert set(found) >= {"8 on", "8 off", "40 on", "40 off"}
+    assert min(found["40 off"]["seconds"].values()) > 0

@@ -213,7 +213,7 @@ def invoke(
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     monkeypatch.setattr(peer_build, "programs", lambda *_: {peer_build.SERVER: Path("server")})
     monkeypatch.setattr(peer_build, "kernels", lambda _: "CPU : X = 1")
-    monkeypatch.setattr(bench, "peers", lambda *_: rivals)
+    monkeypatch.setattr(bench, "peers", lambda *_, **_repacks: rivals)
     files = ["-m", str(pair.target), "-md", str(pair.draft), "--prompts", str(prompts)]
     words = [*files, "-t", "1", "-c", "256", "--tokens", "6", "--category", "toy"]
     words += ["--policy", "chain:2", "--trial-tokens", "3", "-o", str(directory / "journal")]

@@ -36,6 +36,7 @@ class Lookup:
         # What each entry replaced, so that a cut can bring it back; _NUM_LENGTHS per end.
         self._replaced = array("i")
         self._last = (0, 0, 0)  # length of the text, end and length of the last long match
+        self._keys_here: list[int] | None = None  # of the end of the text, once somebody asked
 
     def follow(self, text: Sequence[int]) -> None:
         """Make `text` the text, keeping what it shares with the present one."""
@@ -49,12 +50,13 @@ class Lookup:
             # Only now has the stretch that ends here a successor.
             end = len(self.tokens)
             replaced = [-1] * _NUM_LENGTHS
-            for place, key in enumerate(self._keys(end)):
+            for place, key in enumerate(self._keys_of_end()):
                 ends = self._ends[place]
                 replaced[place] = ends.get(key, -1)
                 ends[key] = end
             self._replaced.extend(replaced)
             self.tokens.append(token)
+            self._keys_here = None
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` tokens."""
@@ -69,6 +71,7 @@ class Lookup:
             del self.tokens[length:]
             del self._replaced[length * _NUM_LENGTHS :]
             self._last = (0, 0, 0)
+            self._keys_here = None
 
     def match(self) -> tuple[int, int]:
         """The longest earlier occurrence of the end of the text, the latest among equals.
@@ -79,7 +82,7 @@ class Lookup:
         """
         text, here = self.tokens, len(self.tokens)
         length = found = 0
-        for candidate, (place, key) in enumerate(enumerate(self._keys(here)), SHORTEST):
+        for candidate, (place, key) in enumerate(enumerate(self._keys_of_end()), SHORTEST):
             end = self._ends[place].get(key, -1)
             if end < 0 or text[end - candidate : end] != text[here - candidate : here]:
                 break
@@ -94,6 +97,11 @@ class Lookup:
         while len(tail) < num_tokens:
             tail += tail[: num_tokens - len(tail)]
         return tail
+
+    def _keys_of_end(self) -> list[int]:
+        if self._keys_here is None:
+            self._keys_here = list(self._keys(len(self.tokens)))
+        return self._keys_here
 
     def _keys(self, end: int) -> Iterator[int]:
         """Keys of the stretches of 2, 3, ... 16 tokens that end before index `end`."""
