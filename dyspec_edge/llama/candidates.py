@@ -34,7 +34,7 @@ class DeviceCandidates:
     def __init__(self, context: Any, shared: native.DeviceTopK, num_sequences: int) -> None:
         self.shared = shared
         self._context = context
-        self._address = ctypes.cast(context, ctypes.c_void_p).value or 0
+        self._address = native.address_of(context)
         self._chains: list[Any] = []
         for seq in range(num_sequences):
             chain = llama_cpp.llama_sampler_chain_init(
@@ -113,4 +113,4 @@ def attach_candidates(
 
 def _address(name: str) -> int:
     library = libggml if name.startswith("ggml_") else llama_cpp.llama_cpp._lib
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    return native.address_of(getattr(library, name))

@@ -153,9 +153,8 @@ class Context:
         functions = [
             getattr(llama_cpp.llama_cpp._lib, f"llama_{f}") for f in native.LLAMA_FUNCTIONS
         ]
-        context, memory, *addresses = (
-            ctypes.cast(it, ctypes.c_void_p).value or 0
-            for it in (self._context, self._memory, *functions)
+        context, memory, *addresses = map(
+            native.address_of, (self._context, self._memory, *functions)
         )
         return native.SequenceCache(
             addresses,
@@ -199,8 +198,7 @@ class Context:
 
         Nothing of use stands there while `candidates` are attached.
         """
-        pointer = llama_cpp.llama_get_logits(self._context)
-        return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+        return native.address_of(llama_cpp.llama_get_logits(self._context))
 
     def row_view(self, address: int) -> npt.NDArray[np.float32]:
         """A logits row as float32[num_vocab], without a copy; valid until the next decode."""

@@ -90,8 +90,8 @@ class SamplerChain:
         )
         is_empty = llama_cpp.llama_sampler_chain_n(self._chain) == 0
         return native.TargetSampler(
-            [_address(function) for function in functions],
-            None if is_empty else _address(self._chain),
+            [native.address_of(function) for function in functions],
+            None if is_empty else native.address_of(self._chain),
             num_vocab=num_vocab,
             seed=seed,
             greedy=self._greedy,
@@ -105,7 +105,3 @@ class SamplerChain:
         if self._chain:
             llama_cpp.llama_sampler_free(self._chain)
             self._chain = None
-
-
-def _address(of: Any) -> int:
-    return ctypes.cast(of, ctypes.c_void_p).value or 0

@@ -14,7 +14,7 @@ from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.drafting import DraftPass
 from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.expansion import Expansion
-from dyspec_edge.native.library import LLAMA_FUNCTIONS, SAMPLER_FUNCTIONS
+from dyspec_edge.native.library import LLAMA_FUNCTIONS, SAMPLER_FUNCTIONS, address_of
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
@@ -42,6 +42,7 @@ __all__ = [
     "TargetSampler",
     "Tree",
     "abort_callback_address",
+    "address_of",
     "ancestor_mask",
     "argmax",
     "depth_first",

@@ -8,11 +8,11 @@ from ctypes import c_int32
 
 import numpy as np
 
-from dyspec_edge.native.library import BatchStruct, Int32s, lib, pointer
+from dyspec_edge.native.library import BatchStruct, Int32s, address_of, lib, pointer
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
-abort_callback_address: int = ctypes.cast(lib.dyspec_abort, ctypes.c_void_p).value or 0
+abort_callback_address: int = address_of(lib.dyspec_abort)
 """Address of a ggml_abort_callback whose data is `AbortFlag.address`."""
 
 

@@ -13,6 +13,7 @@ from dyspec_edge.native.library import (
     FIRST_BAD_ROW,
     DrafterStruct,
     Int32s,
+    address_of,
     lib,
     pointer,
 )
@@ -65,7 +66,7 @@ class DraftPass:
             max_passes=capacity,
             vocab_limit=vocab_limit,
         )
-        self.function = ctypes.cast(lib.dyspec_draft, ctypes.c_void_p).value or 0
+        self.function = address_of(lib.dyspec_draft)
         self.address = ctypes.addressof(self.struct)
 
     def take_rule(self, order: CandidateOrder, bias: Sequence[tuple[int, float]]) -> None:

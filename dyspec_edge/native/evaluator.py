@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dyspec_edge.native.library import CALLER_FAILED, Int32s
+from dyspec_edge.native.library import CALLER_FAILED, Int32s, address_of
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
@@ -45,6 +45,6 @@ class Evaluator:
                 raise ValueError("the tree cannot grow as it is")
 
         callback = _FUNCTION(function)
-        made = cls(ctypes.cast(callback, ctypes.c_void_p).value or 0, 0, check)
+        made = cls(address_of(callback), 0, check)
         made._callback = callback
         return made

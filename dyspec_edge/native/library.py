@@ -268,6 +268,11 @@ _DTYPES: dict[Any, Any] = {
 }
 
 
+def address_of(of: Any) -> int:
+    """The address of a function, or the one that a ctypes pointer holds; 0 for a null pointer."""
+    return ctypes.cast(of, address_t).value or 0
+
+
 def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
     """The address of an array's data.
 
