@@ -406,6 +406,7 @@ def test_what_cannot_be_replayed_is_said_before_anything_is_done(tmp_path: Path)
     for words, message in (
         ([], "--texts"),
         (["--texts", str(texts), "--policy", "none"], "plain decoding"),
+        (["--texts", str(texts), "--policy", "priced"], "always there"),
         (["--texts", str(texts), "--policy", "dyspec:100"], "trees of 64 leaves"),
         (["--texts", str(texts), "--curve", "nowhere"], "curves: f16-ram"),
         (["--texts", str(texts)], "holds no text"),

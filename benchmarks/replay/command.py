@@ -193,6 +193,8 @@ def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     policy = parse(spec, end_tokens)
     if policy is None:
         raise click.UsageError("--policy none: plain decoding is what all are compared with")
+    if isinstance(policy, PricedPolicy):  # its passes go by the prices of a machine
+        raise click.UsageError("--policy priced: it is always there, on every curve by itself")
     if policy.max_leaves > NUM_SEQUENCES:
         raise click.UsageError(f"--policy {spec}: a replay has trees of {NUM_SEQUENCES} leaves")
     return policy
