@@ -70,7 +70,7 @@ class EngineConfig:
                 raise OptionError(
                     f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
                 )
-        if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
+        if self.flash_attn == "off" and self.cache_type_v not in llama.UNQUANTIZED:
             raise OptionError(
                 f"cache_type_v {self.cache_type_v} works with flash attention only; drop -fa off, "
                 "or use f16"

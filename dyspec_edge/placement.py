@@ -14,7 +14,7 @@ import psutil
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from dyspec_edge.errors import DeviceError, OptionError
-from dyspec_edge.llama import UBATCH, Device
+from dyspec_edge.llama import UBATCH, UNQUANTIZED, Device
 from dyspec_edge.model_file import FileReport
 
 DEFAULT_CTX = 8192
@@ -220,7 +220,7 @@ def _attention_on_cpu(
     """
     if asked != "auto":
         return asked
-    if type_v not in ("f32", "f16", "bf16") or any(not report.num_heads for report, _ in contexts):
+    if type_v not in UNQUANTIZED or any(not report.num_heads for report, _ in contexts):
         return "on"
     scores = sum(4 * UBATCH * cells * (report.num_heads or 0) for report, cells in contexts)
     weights = sum(report.weights_bytes for report, _ in contexts)

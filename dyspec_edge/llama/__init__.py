@@ -8,7 +8,7 @@ can name its cause.
 
 from __future__ import annotations
 
-from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, Context
+from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, UNQUANTIZED, Context
 from dyspec_edge.llama.device import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
@@ -20,6 +20,7 @@ __all__ = [
     "FLASH_ATTN",
     "MAX_SEQUENCES",
     "UBATCH",
+    "UNQUANTIZED",
     "Batch",
     "ChainOptions",
     "Context",

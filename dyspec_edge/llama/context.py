@@ -33,6 +33,9 @@ CACHE_TYPES = {
 }
 """Spellings of -ctk and -ctv, as in llama.cpp, with their ggml_type numbers."""
 
+UNQUANTIZED = ("f32", "f16", "bf16")
+"""Cache types that values may have without flash attention."""
+
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 

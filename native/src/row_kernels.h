@@ -23,10 +23,10 @@ struct RowKernels {
     int32_t (*find_at_least)(const float *row, int32_t begin, int32_t n, float bound);
 };
 
-// The k-th largest of the groups' maxima bounds the k-th largest entry.  With k = 64 this many let
-// through five entries too many, and take a tenth of the time of a row to look through.
+// The k-th largest of the groups' maxima bounds the k-th largest entry.  More groups bound it more
+// tightly, and take longer to look through.
 constexpr int32_t groups_wanted = 512;
-constexpr int32_t max_groups = groups_wanted + 64;
+constexpr int32_t max_groups = groups_wanted + 1; // what does not fill a vector is one of its own
 
 constexpr int32_t floats_per_line = 16; // of the cache
 
