@@ -5,16 +5,25 @@
 
 namespace dyspec {
 
+// More of them say more precisely where a row's largest entries are, and take longer to look
+// through.
+constexpr int32_t max_groups = 256;
+
+// A row, divided: group g has `size` entries from g * size on, the last one what is left.
+struct Groups {
+    float maxima[max_groups]; // -inf where all are NaN
+    int32_t n, size;
+};
+
 struct RowKernels {
     const char *name;
 
     // Largest entry, NaN ignored; -inf if there is none.
     float (*max)(const float *row, int32_t n);
 
-    // The same.  `maxima` takes one maximum for each of several disjoint groups of entries, at most
-    // max_groups; *n_groups says how many.  *sum is that of exp(x - largest), to which NaN and -inf
-    // add nothing, with a relative error below 1e-6.
-    float (*reduce)(const float *row, int32_t n, float *maxima, int32_t *n_groups, double *sum);
+    // The same, with the maxima of groups of entries.  *sum is that of exp(x - largest), to which
+    // NaN and -inf add nothing, with a relative error below 1e-6.
+    float (*reduce)(const float *row, int32_t n, Groups *groups, double *sum);
 
     // First index with row[i] == value, or n.
     int32_t (*find)(const float *row, int32_t n, float value);
@@ -22,11 +31,6 @@ struct RowKernels {
     // First index >= begin with row[i] >= bound, or n.
     int32_t (*find_at_least)(const float *row, int32_t begin, int32_t n, float bound);
 };
-
-// The k-th largest of the groups' maxima bounds the k-th largest entry.  More groups bound it more
-// tightly, and take longer to look through.
-constexpr int32_t groups_wanted = 512;
-constexpr int32_t max_groups = groups_wanted + 1; // what does not fill a vector is one of its own
 
 constexpr int32_t floats_per_line = 16; // of the cache
 

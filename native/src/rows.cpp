@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <system_error>
 #include <thread>
 
@@ -42,9 +43,6 @@ const RowKernels &kernels() {
 class Best {
   public:
     Best(int32_t *ids, float *logits, int32_t k) : ids_(ids), logits_(logits), k_(k) {}
-
-    bool full() const { return size_ == k_; }
-    float worst() const { return logits_[0]; }
 
     // Ids must come in ascending order: an equal value that comes later never gets in.
     void offer(int32_t id, float logit) {
@@ -101,46 +99,46 @@ class Best {
     int32_t size_ = 0;
 };
 
-void select(const RowKernels &kernel, const float *row, int32_t n, float *maxima, int32_t n_groups,
-            int32_t k, int32_t *ids, float *logits) {
-    Best best(ids, logits, k);
-    int32_t i = 0;
+void select(const RowKernels &kernel, const float *row, int32_t n, const Groups &groups, int32_t k,
+            Best best) {
     float bound = -INFINITY;
-    if (k <= n_groups) {
-        // k groups hold an entry at least as large as the k-th largest group maximum.
-        std::nth_element(maxima, maxima + (k - 1), maxima + n_groups,
-                         [](float a, float b) { return a > b; });
+    if (k <= groups.n) {
+        // k groups hold an entry at least as large as the k-th largest maximum; the others do not.
+        float maxima[max_groups];
+        std::copy_n(groups.maxima, groups.n, maxima);
+        std::nth_element(maxima, maxima + (k - 1), maxima + groups.n, std::greater<float>());
         bound = maxima[k - 1];
     }
-    if (bound == -INFINITY) {
-        for (; i < k; i++) {
+    if (bound == -INFINITY) { // too few groups, or too few finite entries
+        for (int32_t i = 0; i < n; i++) {
             best.offer(i, std::isnan(row[i]) ? -INFINITY : row[i]);
         }
-        bound = best.worst();
     }
-    while ((i = kernel.find_at_least(row, i, n, bound)) < n) {
-        best.offer(i, row[i]);
-        if (best.full()) {
-            bound = std::max(bound, best.worst());
+    for (int32_t g = 0; bound > -INFINITY && g < groups.n; g++) {
+        if (groups.maxima[g] >= bound) {
+            const int32_t end = std::min((g + 1) * groups.size, n);
+            int32_t i = g * groups.size;
+            while ((i = kernel.find_at_least(row, i, end, bound)) < end) {
+                best.offer(i, row[i]);
+                i++;
+            }
         }
-        i++;
     }
     best.sort();
 }
 
 int32_t topk_row(const RowKernels &kernel, const float *row, int32_t n_vocab, int32_t k,
                  int32_t *ids, float *logits, float *lse) {
-    float maxima[max_groups];
-    int32_t n_groups = 0;
+    Groups groups;
     double sum;
-    const float max = kernel.reduce(row, n_vocab, maxima, &n_groups, &sum);
+    const float max = kernel.reduce(row, n_vocab, &groups, &sum);
     if (!std::isfinite(max)) {
         return DYSPEC_E_NOT_FINITE;
     }
     *lse = float(double(max) + std::log(sum));
     const int32_t n_kept = std::min(k, n_vocab);
     if (n_kept > 0) {
-        select(kernel, row, n_vocab, maxima, n_groups, n_kept, ids, logits);
+        select(kernel, row, n_vocab, groups, n_kept, Best(ids, logits, n_kept));
     }
     std::fill(ids + n_kept, ids + k, -1);
     std::fill(logits + n_kept, logits + k, -INFINITY);
