@@ -133,6 +133,20 @@ class TreeCache:
             device=candidates.shared if candidates is not None else None,
         )
 
+    def verification(
+        self, draft: TreeCache | None, sampler: native.TargetSampler, tree: TokenTree
+    ) -> native.Verification:
+        """Passes of a target over `tree` that go on to what both caches keep.
+
+        `check` what they return, and let both `hold` it.
+        """
+        cells = draft._cells if draft is not None else None
+        return native.Verification(self._cells, cells, sampler, tree)
+
+    def hold(self, tokens: Sequence[int]) -> None:
+        """Take note of `tokens` that native code has committed."""
+        self.tokens += tokens
+
     def check(self, code: int, num_nodes: int, unread: Sequence[int]) -> None:
         """Take what a pass has committed of `unread`, and raise what its code means.
 
@@ -189,9 +203,8 @@ class TreeCache:
         Returns:
             The number of nodes of `path` that are now part of the prefix.
         """
-        nodes = np.array(path, np.int32)
-        kept = self._cells.commit(nodes)
-        self.tokens.extend(tree.token[nodes[:kept]].tolist())
+        kept = self._cells.commit(np.array(path, np.int32))
+        self.hold([tree.token.item(node) for node in path[:kept]])
         return kept
 
     def time_pass(self, num_rows: int) -> float:

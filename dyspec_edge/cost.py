@@ -109,7 +109,7 @@ class LiveCurve:
 
     FIRST = 3
     SLOWLY = 0.05
-    FADING = 0.995
+    FADING, FADES_EVERY = 0.96, 8
 
     def __init__(self, curve: CostCurve, largest: int) -> None:
         self.curve = curve
@@ -121,6 +121,8 @@ class LiveCurve:
         self._nearest = [_nearest(curve.sizes, n) for n in range(1, largest + 1)]
         self._recent = deque([0.0] * self.WINDOW, self.WINDOW)
         self._common = 0.0
+        self._num_observed = 0
+        self._uncommon = self.table.copy()  # the table without the common factor
         self._last_size = -1
         self._own = [0.0] * len(curve.sizes)
         self._num_seen = [0] * len(curve.sizes)
@@ -133,14 +135,14 @@ class LiveCurve:
     def at(self, num_rows: int) -> float:
         """Seconds of a pass over `num_rows` rows."""
         if num_rows < len(self.table):
-            return float(self.table[num_rows])
+            return self.table.item(num_rows)
         return self.curve.at(num_rows) * math.exp(self._common + self._own[-1])
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """Take a pass of `num_rows` rows into account; sizes far beyond the curve teach nothing."""
         if num_rows > 2 * self.curve.sizes[-1] or num_rows >= len(self._base) or seconds <= 0:
             return
-        size = self._nearest[num_rows - 1]
+        size, common = self._nearest[num_rows - 1], self._common
         ratio = math.log(seconds / self._base[num_rows])
         seen, own = self._num_seen[size], self._own[size]
         surprise = ratio - self._common - own
@@ -157,11 +159,17 @@ class LiveCurve:
             self._own[size] += self.SLOWLY * max(-0.2, min(0.2, surprise))
         self._last_size = size
         self._num_seen[size] += 1
-        # A size that was found dear is not bought again: without forgetting it stays dear.
-        for other, own in enumerate(self._own):
-            if other != size:
-                self._own[other] = self.FADING * own
-        self._correct()
+        self._num_observed += 1
+        fades = self._num_observed % self.FADES_EVERY == 0
+        if fades:
+            # A size that was found dear is not bought again: without forgetting it stays dear.
+            for other, own in enumerate(self._own):
+                if other != size:
+                    self._own[other] = self.FADING * own
+        if fades or size > 0:
+            self._correct()
+        elif self._common != common:
+            np.multiply(self._uncommon, math.exp(self._common), out=self.table)
 
     def as_dict(self) -> dict[str, Any]:
         """The corrections, for JSON."""
@@ -190,11 +198,9 @@ class LiveCurve:
         self._common = sorted(self._recent)[self.WINDOW // 2]
 
     def _correct(self) -> None:
-        points = [
-            s * math.exp(self._common + own)
-            for s, own in zip(self.curve.seconds, self._own, strict=True)
-        ]
-        np.dot(self._shares, points, out=self.table)
+        points = [s * math.exp(own) for s, own in zip(self.curve.seconds, self._own, strict=True)]
+        np.dot(self._shares, points, out=self._uncommon)
+        np.multiply(self._uncommon, math.exp(self._common), out=self.table)
 
 
 def _shares_of_points(curve: CostCurve, table: Seconds) -> npt.NDArray[np.float64]:

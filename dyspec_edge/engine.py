@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 from typing import Any
@@ -386,7 +386,7 @@ class _Reply:
                 break
         self.text += shown
         emitted = tuple(self.emitted[first:])
-        self._steps.append(replace(step, num_accepted=min(step.num_accepted, len(emitted))))
+        self._steps.append(step._replace(num_accepted=min(step.num_accepted, len(emitted))))
         return Chunk(shown, emitted)
 
     def last_chunk(self) -> Chunk:

@@ -101,6 +101,9 @@ class Sampler:
         params: options; `params.seed` is ignored in favour of `seed`.
         seed: the reply's own seed.
         prompt: tokens that penalties and DRY count as text already written.
+
+    Attributes:
+        native: the same for native code.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class Sampler:
                 **{name: getattr(params, name) for name in ChainOptions.__dataclass_fields__}
             ),
         )
-        self._native = self._chain.sampler(seed, model.num_vocab)
+        self.native = self._chain.sampler(seed, model.num_vocab)
         self._seconds = 0.0
         for token in prompt:
             self.accept(token)
@@ -122,11 +125,11 @@ class Sampler:
     @property
     def seed(self) -> int:
         """The reply's own seed."""
-        return self._native.seed
+        return self.native.seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        self._native.seed = seed
+        self.native.seed = seed
 
     def draw(self, row_address: int, index: int) -> int:
         """The target's token number `index` of the reply, given its row of logits.
@@ -134,13 +137,13 @@ class Sampler:
         Raises:
             DyspecError: the row holds no finite value.
         """
-        return self._native.sample(row_address, index)
+        return self.native.sample(row_address, index)
 
     def match(
         self, tree: native.Tree, rows: npt.NDArray[np.uint64], index: int
     ) -> tuple[list[int], int]:
         """Draw and accept tokens while they are children in the tree (native.TargetSampler)."""
-        return self._native.match(tree, rows, index)
+        return self.native.match(tree, rows, index)
 
     def distribution(
         self, row_address: int
@@ -151,7 +154,7 @@ class Sampler:
             DyspecError: the row holds no finite value.
         """
         started = time.perf_counter()
-        left = self._native.apply(row_address)
+        left = self.native.apply(row_address)
         ids, logits = left["id"].copy(), left["logit"].astype(np.float64)
         order = np.argsort(ids, kind="stable")
         ids, logits = ids[order], logits[order]
@@ -178,17 +181,17 @@ class Sampler:
 
     def accept(self, token: int) -> None:
         """Add an emitted token to the text that penalties and DRY see."""
-        self._native.accept(token)
+        self.native.accept(token)
 
     @property
     def seconds(self) -> float:
         """Running total in the sampler chain and the draw."""
-        return self._seconds + self._native.seconds
+        return self._seconds + self.native.seconds
 
     @property
     def rows_seconds(self) -> float:
         """Running total of reducing bare rows of logits."""
-        return self._native.rows_seconds
+        return self.native.rows_seconds
 
     def close(self) -> None:
         """Free the chain.  Idempotent."""

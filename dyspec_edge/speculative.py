@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,19 +16,17 @@ import numpy.typing as npt
 from dyspec_edge.cache import TreeCache
 from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.policy import NoDrafter, Policy
+from dyspec_edge.policy import ROOT, NoDrafter, Policy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
 from dyspec_edge.verify import MatchVerifier, Verifier
 
 Progress = Callable[[int, int], None]
 
-ROOT = np.zeros(1, np.int32)
 NO_DRAFTER = NoDrafter()
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """What one target pass gave.
 
     Attributes:
@@ -131,35 +129,32 @@ class SpeculativeDecoder:
         if policy is not None and room > 1:
             nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
         grown, rows_before = time.perf_counter(), target.num_rows
-        target.evaluate(tree, nodes)
-        evaluated = time.perf_counter()
-        path, bonus = self.verifier.walk(tree, target.rows, sampler, index)
-        walked = time.perf_counter()
-        tokens = (*tree.token[path[1:]].tolist(), bonus)
-        accepted = len(path) - 1
-        if bonus in self.end_tokens:  # counts as accepted if it was drafted
-            ended = tree.child(path[-1], bonus)
-            accepted += int(ended >= 0 and target.rows[ended] != 0)
-        target.commit(tree, path)
-        committed = time.perf_counter()
-        if drafter is not None:
-            drafter.commit(tree, path)
-        seconds = time.perf_counter() - started
+        draft = drafter.cache if drafter is not None else None
+        found = self.verifier.verify(target, draft, tree, nodes, sampler, index)
+        verified = time.perf_counter()
+        seconds = verified - started
         if drafter is not None:
             seconds -= drafter.read_seconds - read_before
         if policy is not None:
             policy.learn(
                 tree,
-                path,
-                tokens,
+                found.path,
+                found.tokens,
                 num_rows=target.num_rows - rows_before,
-                target_seconds=committed - grown - (walked - evaluated),
-                seconds=seconds - (walked - evaluated),
+                target_seconds=verified - grown - found.draw_seconds,
+                seconds=seconds - found.draw_seconds,
             )
-        # Depth first: the last node is as deep as there are others only where no branch is.
-        is_chain = int(tree.depth[nodes[-1]]) == len(nodes) - 1
         checked = tuple(nodes.tolist())
-        return Step(tokens, len(nodes) - 1, accepted, tuple(path), seconds, is_chain, checked)
+        return Step(
+            tokens=tuple(found.tokens),
+            num_drafted=len(checked) - 1,
+            num_accepted=found.num_accepted,
+            path=tuple(found.path),
+            seconds=seconds,
+            # Depth first: the last node is as deep as there are others only without a branch.
+            is_chain=tree.depth.item(checked[-1]) == len(checked) - 1,
+            nodes=checked,
+        )
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

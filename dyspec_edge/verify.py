@@ -5,16 +5,22 @@
 another; how they were drawn, with or without replacement, is the policy's to say.  Both emit at
 least one token a step: the one below the last accepted node, the *bonus token*.  Nothing here
 knows who drafted the tree.
+
+The end of a step, `verify`, is the target's pass, the walk, and the commit of what it reached.
+`match` does it in one native call: after every pass Python finds the processor's caches empty.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge import native
+from dyspec_edge.cache import TreeCache
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
 
@@ -22,10 +28,59 @@ Rows = npt.NDArray[np.uint64]
 """By node, the address of the target's logits float32[num_vocab]; 0 if they were not asked for."""
 
 
+class Verified(NamedTuple):
+    """How a tree was checked.
+
+    Attributes:
+        path: the accepted nodes, the root first; both caches hold what they had evaluated of them.
+        tokens: what was emitted; tokens[i] stands below path[i].
+        num_accepted: those that the target found in the tree.
+        draw_seconds: of drawing them, which plain decoding does as well.
+    """
+
+    path: list[int]
+    tokens: list[int]
+    num_accepted: int
+    draw_seconds: float
+
+
 class Verifier(Protocol):
     """What the step loop asks of a verifier."""
 
     name: str
+
+    def verify(
+        self,
+        target: TreeCache,
+        draft: TreeCache | None,
+        tree: TokenTree,
+        nodes: npt.NDArray[np.int32],
+        sampler: Sampler,
+        index: int,
+    ) -> Verified:
+        """Let the target check `nodes`, and commit what it agrees with in both caches.
+
+        Args:
+            target, draft: what the models have read; no draft: None.
+            tree: grown from a root that neither has read.
+            nodes: int32[n], as `TreeCache.evaluate` takes them.
+            sampler, index: as `walk` takes them.
+
+        Raises:
+            DyspecError: a row of logits holds no finite value.
+            Cancelled, DecodeError: the caches are as they were.
+        """
+        target.evaluate(tree, nodes)
+        started = time.perf_counter()
+        path, bonus = self.walk(tree, target.rows, sampler, index)
+        draw_seconds = time.perf_counter() - started
+        end = tree.child(path[-1], bonus)  # the target agreed with a terminal node, too
+        ended = end >= 0 and tree.terminal[end] != 0 and target.rows[end] != 0
+        for cache in (target, draft):
+            if cache is not None:
+                cache.commit(tree, path)
+        tokens = [*tree.token[path[1:]].tolist(), bonus]
+        return Verified(path, tokens, len(path) - 1 + int(ended), draw_seconds)
 
     def walk(
         self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
@@ -45,10 +100,36 @@ class Verifier(Protocol):
         ...
 
 
-class MatchVerifier:
+class MatchVerifier(Verifier):
     """The text is what plain decoding with the same seed gives."""
 
     name = "match"
+
+    def __init__(self) -> None:
+        self._passes: tuple[tuple[object, ...], native.Verification] | None = None
+
+    def verify(
+        self,
+        target: TreeCache,
+        draft: TreeCache | None,
+        tree: TokenTree,
+        nodes: npt.NDArray[np.int32],
+        sampler: Sampler,
+        index: int,
+    ) -> Verified:
+        """As `Verifier.verify`, in one native call."""
+        whose = (target, draft, tree, sampler)
+        if self._passes is None or self._passes[0] != whose:
+            self._passes = whose, target.verification(draft, sampler.native, tree)
+        passes = self._passes[1]
+        num_reached = passes.run(nodes, index)
+        target.check(num_reached, len(nodes), ())
+        tokens = passes.tokens(num_reached)
+        read = [tree.token.item(0), *tokens[:-1]]
+        target.hold(read)
+        if draft is not None:
+            draft.hold(read[: passes.num_kept])
+        return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
 
     def walk(
         self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
@@ -89,7 +170,7 @@ def with_replacement(tree: TokenTree, node: int) -> Rounds:
         yield int(place), mass / mass.sum()
 
 
-class ResidualVerifier:
+class ResidualVerifier(Verifier):
     """The text follows the target's distribution; children must have been drawn from the draft.
 
     With R = P, the target's distribution, and for each round (y, Q) of a node: accept y with

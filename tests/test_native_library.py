@@ -22,7 +22,7 @@ def test_read_only_and_empty_arrays_are_too() -> None:
     array.flags.writeable = False
     assert pointer(array, np.int32, 6) == array.ctypes.data
     empty = np.zeros(0, np.int32)
-    assert pointer(empty, np.int32, 0) == empty.ctypes.data
+    assert pointer(empty, np.int32, 0) == 0
 
 
 @pytest.mark.parametrize(

@@ -437,7 +437,7 @@ def test_the_draft_reads_when_it_is_asked_and_the_end_of_a_long_text_only(
         assert drafter.num_behind == 0
         assert drafter.cache.tokens == text[200:300]
         found = tree.candidate_ids[0].copy()
-        drafter.commit(tree, [0])
+        drafter.cache.commit(tree, [0])
         assert drafter.cache.tokens == text[200:301]
         drafter.take(text[:350], ranking)
         assert drafter.num_behind == 49, "what was read is kept"

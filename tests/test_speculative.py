@@ -16,10 +16,11 @@ import pytest
 from scipy.stats import chisquare
 
 from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.errors import Cancelled
+from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.native.library import BatchStruct
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
+from dyspec_edge.verify import MatchVerifier, Verifier
 from tests import tiny
 from tests.conftest import PairFactory, TinyPair
 from tests.decoding import PlainReference, opened_decoder, reply, steps
@@ -39,6 +40,8 @@ PENALISED = SamplingParams(
 GREEDY_PENALISED = SamplingParams(temperature=0.0, repeat_penalty=1.3, dry_multiplier=0.8)
 # The end of a text is rare in the tiny models; here it comes every few dozen tokens.
 ENDING = SamplingParams(temperature=1.0, logit_bias=((2, 4.5),))
+
+BANNED = tuple((token, -np.inf) for token in range(len(tiny.VOCABULARY)))
 
 SIZES = [1, 4, 16, 64, 200]
 POLICIES = [
@@ -151,6 +154,49 @@ def test_an_end_token_ends_the_text_exactly(
             assert_caches_hold(decoder, [*text, *out])
     assert num_ended > 5
     assert drafted_ends > 0, "some of them in the middle of a tree"
+
+
+class InParts(MatchVerifier):
+    """Pass, walk and commits one by one."""
+
+    verify = Verifier.verify
+
+
+@pytest.mark.parametrize("policy", ["none", *ENDED])  # what `priced` does depends on real time
+@pytest.mark.parametrize("params", [GREEDY, COOL, PENALISED, ENDING])
+def test_one_native_call_ends_a_step_as_its_parts_do(
+    tiny_pair: TinyPair, policy: str, params: SamplingParams
+) -> None:
+    """The same tokens, counts and cache contents; the seeds have end tokens in and out of trees."""
+
+    def told(verifier: Verifier) -> list[tuple[object, ...]]:
+        found: list[tuple[object, ...]] = []
+        with opened_decoder(tiny_pair, policy) as decoder:
+            decoder.verifier = verifier
+            drafter = decoder.drafter
+            for seed in range(4):
+                for step in steps(decoder, prompt(seed=seed), params, seed=seed, max_tokens=60):
+                    drafted = list(drafter.cache.tokens) if drafter is not None else []
+                    held = list(decoder.target.tokens), drafted
+                    found.append((step.tokens, step.path, step.num_accepted, step.nodes, held))
+        return found
+
+    assert told(MatchVerifier()) == told(InParts())
+
+
+@pytest.mark.parametrize("verifier", [MatchVerifier(), InParts()])
+def test_a_row_without_a_token_to_choose_leaves_the_caches_right(
+    tiny_pair: TinyPair, plain: PlainTexts, verifier: Verifier
+) -> None:
+    nothing = SamplingParams(temperature=0.0, logit_bias=BANNED)
+    text = prompt()
+    with opened_decoder(tiny_pair, "dyspec:16") as decoder:
+        decoder.verifier = verifier
+        for _ in range(2):
+            with pytest.raises(DyspecError, match="samplers left"):
+                reply(decoder, text, nothing, seed=0, max_tokens=10)
+            want = plain.reply(tuple(text), GREEDY, 0, 40)
+            assert reply(decoder, text, GREEDY, seed=0, max_tokens=40) == want
 
 
 @pytest.mark.parametrize("policy", ["none", *ENDED])

@@ -31,6 +31,7 @@ from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.tree import TokenTree
+from dyspec_edge.verify import MatchVerifier, Verifier
 
 CAPACITY = 1024
 """Nodes of a tree while it grows, for all policies."""
@@ -194,6 +195,11 @@ class ReplayDrafter(Drafter):
         """Rows and seconds of this step's passes so far."""
         return self._passes
 
+    @property
+    def cache(self) -> ReplayDrafter:
+        """What keeps the accepted path: there is no model behind this drafter."""
+        return self
+
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was evaluated of the accepted path."""
         self._num_read += sum(node in self._evaluated for node in path)
@@ -202,6 +208,12 @@ class ReplayDrafter(Drafter):
     def rewind(self, length: int) -> None:
         """Keep nothing beyond the first `length` tokens."""
         self._num_read = min(self._num_read, length)
+
+
+class _Recorded(MatchVerifier):
+    """Matches in steps that can be stood in for one by one: there is no model behind them."""
+
+    verify = Verifier.verify
 
 
 class ReplayTarget:
@@ -275,7 +287,7 @@ def replay(
     target = cast(TreeCache, ReplayTarget(clock))
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)
-    decoder = SpeculativeDecoder(target, ends, drafter=drafter, policy=policy)
+    decoder = SpeculativeDecoder(target, ends, drafter=drafter, policy=policy, verifier=_Recorded())
     decoder.tree = TokenTree(CAPACITY, NUM_CANDIDATES)  # a cache takes trees of one size only
     result = Result(target_passes=clock.target_passes, draft_passes=clock.draft_passes)
     with mock.patch("time.perf_counter", clock.read):

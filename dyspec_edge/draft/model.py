@@ -171,10 +171,6 @@ class ModelDrafter:
         probs = tree.candidate_probs[node, : tree.num_candidates[node]]
         return self.ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
 
-    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
-        """Keep what was evaluated of the accepted path."""
-        self.cache.commit(tree, path)
-
     def rewind(self, length: int) -> None:
         """Keep nothing beyond the first `length` tokens of the text."""
         self.cache.rewind(max(0, length - self._start))

@@ -22,6 +22,7 @@ from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 from dyspec_edge.native.sampling import TargetSampler
 from dyspec_edge.native.tree import Tree, tree_struct
+from dyspec_edge.native.verification import Verification
 
 __all__ = [
     "LLAMA_FUNCTIONS",
@@ -41,6 +42,7 @@ __all__ = [
     "SequenceCache",
     "TargetSampler",
     "Tree",
+    "Verification",
     "abort_callback_address",
     "address_of",
     "ancestor_mask",

@@ -105,7 +105,7 @@ class Expansion:
         """`run` until it is finished; `evaluator` evaluates what that asks for.
 
         Returns:
-            int32[n], the nodes of the tree, the root first, depth first.
+            int32[n], the nodes of the tree, the root first, depth first; valid until the next call.
 
         Raises:
             Whatever the evaluator does.
@@ -114,5 +114,4 @@ class Expansion:
             self._struct, evaluator.function, evaluator.data, self._address
         )
         evaluator.check(n)
-        nodes: Int32s = self._nodes[:n].copy()
-        return nodes
+        return self._nodes[:n]

@@ -16,8 +16,9 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
+NOT_FINITE = -2
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
 DECODE_FAILED = -4
@@ -139,6 +140,19 @@ class SamplerStruct(ctypes.Structure):
     )
 
 
+class VerificationStruct(ctypes.Structure):
+    """dyspec_verification, field by field."""
+
+    _fields_ = (
+        *((name, POINTER(CacheStruct)) for name in ("target", "draft")),
+        ("sampler", POINTER(SamplerStruct)),
+        ("tree", POINTER(TreeStruct)),
+        *((name, address_t) for name in ("path", "tokens")),
+        *((name, c_int32) for name in ("n_accepted", "n_kept")),
+        ("draw_seconds", c_double),
+    )
+
+
 class DrafterStruct(ctypes.Structure):
     """dyspec_drafter, field by field."""
 
@@ -230,6 +244,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [POINTER(CacheStruct), POINTER(TreeStruct), *[address_t, c_int32] * 2],
     ),
     "dyspec_commit": (c_int32, [POINTER(CacheStruct), address_t, c_int32]),
+    "dyspec_verify": (c_int32, [POINTER(VerificationStruct), address_t, c_int32, c_uint32]),
     "dyspec_forget": (None, [POINTER(CacheStruct), c_int32]),
     "dyspec_draft": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_expansion_grow": (c_int32, [POINTER(ExpansionStruct), *[address_t] * 3]),
@@ -274,11 +289,13 @@ def address_of(of: Any) -> int:
 
 
 def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
-    """The address of an array's data.
+    """The address of an array's data; 0 where nothing of it is wanted.
 
     Raises:
         TypeError: another dtype, not in one piece, or fewer than `size` entries.
     """
+    if size == 0:
+        return 0
     if array.dtype is _DTYPES.get(dtype) and array.size >= size:
         try:
             # A fraction of the time of all the checks below; refuses what is not in one piece.

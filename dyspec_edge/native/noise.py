@@ -31,7 +31,7 @@ def uniform(seed: int, index: int, stream: int, tokens: Int32s) -> npt.NDArray[n
     """
     out = np.empty(len(tokens), np.float64)
     lib.dyspec_uniform(
-        seed, index, stream, pointer(tokens, np.int32, 0), len(tokens), out.ctypes.data
+        seed, index, stream, pointer(tokens, np.int32, len(tokens)), len(tokens), out.ctypes.data
     )
     return out
 
@@ -40,7 +40,7 @@ def gumbel(seed: int, index: int, stream: int, tokens: Int32s) -> npt.NDArray[np
     """Standard Gumbel numbers -log(-log(u)) of the same u as `uniform`, float64[n]."""
     out = np.empty(len(tokens), np.float64)
     lib.dyspec_gumbel(
-        seed, index, stream, pointer(tokens, np.int32, 0), len(tokens), out.ctypes.data
+        seed, index, stream, pointer(tokens, np.int32, len(tokens)), len(tokens), out.ctypes.data
     )
     return out
 

@@ -133,7 +133,7 @@ class Planner:
         """Plan, draft and enter as long as drafting promises more than verifying.
 
         Returns:
-            int32[n], the nodes to verify, the root first, depth first.
+            int32[n], the nodes to verify, the root first, depth first; valid until the next call.
 
         Raises:
             Whatever the evaluator does.
@@ -141,5 +141,4 @@ class Planner:
         """
         n = lib.dyspec_planner_grow(self._struct, evaluator.function, evaluator.data, self._address)
         evaluator.check(n)
-        nodes: Int32s = self._nodes[:n].copy()
-        return nodes
+        return self._nodes[:n]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.library import CandidatesStruct, SamplerStruct, lib, pointer
+from dyspec_edge.native.library import NOT_FINITE, CandidatesStruct, SamplerStruct, lib, pointer
 from dyspec_edge.native.rows import not_finite
 from dyspec_edge.native.tree import Tree
 
@@ -38,7 +38,7 @@ class TargetSampler:
         greedy: bool,
     ) -> None:
         self._data = np.zeros(num_vocab, TOKEN_DATA)
-        self._struct = SamplerStruct(
+        self.struct = SamplerStruct(
             *functions,
             chain=chain,
             data=self._data.ctypes.data,
@@ -51,11 +51,11 @@ class TargetSampler:
     @property
     def seed(self) -> int:
         """Of the Gumbel noise."""
-        return int(self._struct.seed)
+        return int(self.struct.seed)
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        self._struct.seed = seed
+        self.struct.seed = seed
 
     def sample(self, row_address: int, index: int) -> int:
         """The token number `index` of the reply, given its row of logits.
@@ -63,7 +63,9 @@ class TargetSampler:
         Raises:
             DyspecError: the row holds no finite value.
         """
-        return self._chosen(lib.dyspec_sample(self._struct, row_address, index))
+        token: int = lib.dyspec_sample(self.struct, row_address, index)
+        self.check(token)
+        return token
 
     def match(self, tree: Tree, rows: npt.NDArray[np.uint64], index: int) -> tuple[list[int], int]:
         """Walk down while the target's own token is a child that was evaluated.
@@ -82,14 +84,15 @@ class TargetSampler:
         if len(self._path) < capacity:
             self._path = np.zeros(capacity, np.int32)
         n = lib.dyspec_match(
-            self._struct,
+            self.struct,
             tree.struct,
             pointer(rows, np.uint64, capacity),
             index,
             pointer(self._path, np.int32, capacity),
             self._bonus,
         )
-        return self._path[: self._chosen(n)].tolist(), self._bonus.value
+        self.check(n)
+        return self._path[:n].tolist(), self._bonus.value
 
     def apply(self, row_address: int) -> npt.NDArray[np.void]:
         """What the chain leaves of a row, `TOKEN_DATA`[m] in any order; `logit` is what it made.
@@ -97,28 +100,32 @@ class TargetSampler:
         Valid until the next call.
         """
         left = CandidatesStruct()
-        lib.dyspec_apply(self._struct, row_address, left)
+        lib.dyspec_apply(self.struct, row_address, left)
         memory = (ctypes.c_char * (left.size * TOKEN_DATA.itemsize)).from_address(left.data)
         return np.frombuffer(memoryview(memory), TOKEN_DATA)
 
     def accept(self, token: int) -> None:
         """Tell penalties and DRY that `token` is part of the text."""
-        lib.dyspec_accept(self._struct, token)
+        lib.dyspec_accept(self.struct, token)
 
     @property
     def seconds(self) -> float:
         """Running total in the chain and the draw."""
-        return float(self._struct.seconds)
+        return float(self.struct.seconds)
 
     @property
     def rows_seconds(self) -> float:
         """Running total of reducing bare rows."""
-        return float(self._struct.rows_seconds)
+        return float(self.struct.rows_seconds)
 
-    def _chosen(self, code: int) -> int:
-        if code < 0:
-            bare = self._struct.chain is None
+    def check(self, code: int) -> None:
+        """Raise what a negative code means that is about logits.
+
+        Raises:
+            DyspecError: the row holds no finite value.
+        """
+        if code == NOT_FINITE:
+            bare = self.struct.chain is None
             raise not_finite(
                 "the row of logits" if bare else "what the samplers left of the logits"
             )
-        return code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dyspec_edge.policy.interface import Drafter, NoDrafter, Policy
+from dyspec_edge.policy.interface import ROOT, Drafter, NoDrafter, Policy
 from dyspec_edge.policy.parse import parse
 
-__all__ = ["Drafter", "NoDrafter", "Policy", "parse"]
+__all__ = ["ROOT", "Drafter", "NoDrafter", "Policy", "parse"]

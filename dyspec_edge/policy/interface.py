@@ -15,6 +15,9 @@ from dyspec_edge.verify import ResidualVerifier, Verifier
 
 Nodes = npt.NDArray[np.int32]
 
+ROOT: Nodes = np.zeros(1, np.int32)
+"""What the target checks in a plain step."""
+
 
 class Drafter(Protocol):
     """A source of candidates."""

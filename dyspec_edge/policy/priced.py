@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dyspec_edge import native
 from dyspec_edge.cost import CostCurve, LiveCurve, chain_rate
 from dyspec_edge.draft.lookup import Lookup
-from dyspec_edge.policy.interface import Drafter, Nodes, Policy, ReadingDrafter
+from dyspec_edge.policy.interface import ROOT, Drafter, Nodes, Policy, ReadingDrafter
 from dyspec_edge.tree import TokenTree
 
 A0, AW, A_MAX = 0.8, 0.05, 0.985
@@ -128,10 +128,13 @@ class PricedPolicy(Policy):
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Spend draft passes while they promise more than they cost."""
         self._copy(tree, max_depth)
+        may_draft = self._may_draft()
+        if tree.size == 1 and not may_draft:
+            return ROOT
         planner = self._planner_for(tree)
         worth = 1.0 / self.target.at(1)
         first, later = None, (0.0, 0.0, 0.0)
-        if self._drafter is not None and self._may_draft():
+        if self._drafter is not None and may_draft:
             worth = self._rate(self.acceptance)
             first = self._draft_prices(self._drafter.num_behind)
             later = self._draft_prices(0)

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 7
+#define DYSPEC_ABI_VERSION 8
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -421,6 +421,24 @@ DYSPEC_API int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32
 // Returns the length of the path, or DYSPEC_E_NOT_FINITE.
 DYSPEC_API int32_t dyspec_match(dyspec_sampler *x, const dyspec_tree *tree, const uint64_t *rows,
                                 uint32_t index, int32_t *path, int32_t *bonus);
+
+// What checks the trees of a reply by dyspec_match.
+typedef struct dyspec_verification {
+    dyspec_cache *target;
+    dyspec_cache *draft; // NULL: there is none
+    dyspec_sampler *sampler;
+    const dyspec_tree *tree;
+    int32_t *path;       // out [capacity of the tree]: as dyspec_match
+    int32_t *tokens;     // out [capacity]: what was emitted; tokens[i] stands below path[i]
+    int32_t n_accepted;  // out: emitted tokens that the target found in the tree
+    int32_t n_kept;      // out: nodes of the path that are part of the draft's prefix now
+    double draw_seconds; // out: of walking
+} dyspec_verification;
+
+// The end of a step, for which Python is woken once: dyspec_evaluate of `nodes` with the target,
+// dyspec_match, dyspec_commit in both caches.  Returns the length of the path, or what failed.
+DYSPEC_API int32_t dyspec_verify(dyspec_verification *x, const int32_t *nodes, int32_t n,
+                                 uint32_t index);
 
 // Forget the tree, whose cells are gone; n_past and `shared` are cut to `length`.
 DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);

@@ -1,4 +1,4 @@
-// The target's own token, and the walk down a tree that agrees with it.
+// The target's own token, the walk down a tree that agrees with it, and what is kept of the tree.
 #include "clock.h"
 #include "dyspec.h"
 #include "tree.h"
@@ -87,6 +87,31 @@ int32_t dyspec_match(dyspec_sampler *x, const dyspec_tree *tree, const uint64_t 
         }
         node = child;
     }
+}
+
+int32_t dyspec_verify(dyspec_verification *x, const int32_t *nodes, int32_t n, uint32_t index) {
+    const dyspec_tree &tree = *x->tree;
+    const int32_t code = dyspec_evaluate(x->target, &tree, nodes, n, nullptr, 0);
+    if (code < 0) {
+        return code;
+    }
+    const auto evaluated = Clock::now();
+    int32_t bonus;
+    const int32_t n_path = dyspec_match(x->sampler, &tree, x->target->row, index, x->path, &bonus);
+    x->draw_seconds = seconds_since(evaluated);
+    if (n_path < 0) {
+        return n_path;
+    }
+    for (int32_t i = 1; i < n_path; i++) {
+        x->tokens[i - 1] = tree.token[x->path[i]];
+    }
+    x->tokens[n_path - 1] = bonus;
+    // A terminal node is not walked to, but the target agreed with it.
+    const int32_t end = child_with(tree, x->path[n_path - 1], bonus);
+    x->n_accepted = n_path - 1 + int32_t(end >= 0 && tree.terminal[end] && x->target->row[end]);
+    dyspec_commit(x->target, x->path, n_path);
+    x->n_kept = x->draft != nullptr ? dyspec_commit(x->draft, x->path, n_path) : 0;
+    return n_path;
 }
 
 } // extern "C"
