@@ -114,9 +114,6 @@ DYSPEC_INLINE float sum_exp(const float *row, int32_t n, float max) {
 DYSPEC_TARGET static float row_reduce(const float *row, int32_t n, Groups *groups, double *sum) {
     // A row comes from memory once, group by group: for the maximum, then from the cache for the
     // sum.  Floats add up one group only, so that rounding does not grow with the row.
-    constexpr int32_t block = 4 * lanes;
-    const int32_t n_blocks = (n + block - 1) / block;
-    groups->size = (n_blocks + max_groups - 1) / max_groups * block;
     groups->n = 0;
     float best = -INFINITY;
     *sum = 0;

@@ -5,14 +5,13 @@
 
 namespace dyspec {
 
-// More of them say more precisely where a row's largest entries are, and take longer to look
-// through.
 constexpr int32_t max_groups = 256;
 
 // A row, divided: group g has `size` entries from g * size on, the last one what is left.
 struct Groups {
     float maxima[max_groups]; // -inf where all are NaN
-    int32_t n, size;
+    int32_t n;
+    int32_t size; // so large that there are not too many groups; whole vectors
 };
 
 struct RowKernels {
@@ -21,8 +20,8 @@ struct RowKernels {
     // Largest entry, NaN ignored; -inf if there is none.
     float (*max)(const float *row, int32_t n);
 
-    // The same, with the maxima of groups of entries.  *sum is that of exp(x - largest), to which
-    // NaN and -inf add nothing, with a relative error below 1e-6.
+    // The same, with the maxima of groups of groups->size entries.  *sum is that of exp(x -
+    // largest), to which NaN and -inf add nothing, with a relative error below 1e-6.
     float (*reduce)(const float *row, int32_t n, Groups *groups, double *sum);
 
     // First index with row[i] == value, or n.

@@ -127,9 +127,17 @@ void select(const RowKernels &kernel, const float *row, int32_t n, const Groups 
     best.sort();
 }
 
+// So many groups that the k largest entries lie in few of them, and no more: each takes time.
+int32_t group_size(int32_t n_vocab, int32_t k) {
+    constexpr int32_t least = 64;
+    const int32_t n_groups = std::clamp(2 * k, 16, max_groups);
+    return (n_vocab / n_groups / least + 1) * least;
+}
+
 int32_t topk_row(const RowKernels &kernel, const float *row, int32_t n_vocab, int32_t k,
                  int32_t *ids, float *logits, float *lse) {
     Groups groups;
+    groups.size = group_size(n_vocab, k);
     double sum;
     const float max = kernel.reduce(row, n_vocab, &groups, &sum);
     if (!std::isfinite(max)) {
