@@ -2,7 +2,7 @@
 // once, hence no include guard, in a namespace of its own, after defining
 //   DYSPEC_TARGET   the target attribute of every function
 //   lanes           floats per vector
-//   any(mask)       whether a lane of a comparison is true
+//   bits(mask)      a bit for each lane of a comparison that is true, the first lane's lowest
 
 #define DYSPEC_INLINE DYSPEC_TARGET static inline __attribute__((always_inline))
 
@@ -136,37 +136,29 @@ DYSPEC_TARGET static int32_t row_find(const float *row, int32_t n, float value) 
         const ivec hit = (load(row + i) == value) | (load(row + i + lanes) == value) |
                          (load(row + i + 2 * lanes) == value) |
                          (load(row + i + 3 * lanes) == value);
-        if (any(hit)) {
+        if (bits(hit) != 0) {
             break;
         }
     }
-    while (i < n && row[i] != value) {
-        i++;
+    for (; i < n; i += lanes) {
+        // Behind the row there is nothing to find: what is looked for is larger than -inf.
+        const uint32_t hit = bits(load_first(row + i, n - i) == value);
+        if (hit != 0) {
+            return i + __builtin_ctz(hit);
+        }
     }
-    return i;
+    return n;
 }
 
 DYSPEC_TARGET static int32_t row_find_at_least(const float *row, int32_t begin, int32_t n,
                                                float bound) {
-    int32_t i = begin;
-    // After a hit the next one is often near: go on singly to the next multiple of a block.
-    for (; i < n && i % (4 * lanes) != 0; i++) {
-        if (row[i] >= bound) {
-            return i;
+    for (int32_t i = begin; i < n; i += lanes) {
+        const uint32_t hit = bits(load_first(row + i, n - i) >= bound);
+        if (hit != 0) {
+            return i + __builtin_ctz(hit);
         }
     }
-    for (; i + 4 * lanes <= n; i += 4 * lanes) {
-        const ivec hit = (load(row + i) >= bound) | (load(row + i + lanes) >= bound) |
-                         (load(row + i + 2 * lanes) >= bound) |
-                         (load(row + i + 3 * lanes) >= bound);
-        if (any(hit)) {
-            break;
-        }
-    }
-    while (i < n && !(row[i] >= bound)) {
-        i++;
-    }
-    return i;
+    return n;
 }
 
 #undef DYSPEC_INLINE

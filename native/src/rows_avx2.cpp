@@ -15,8 +15,8 @@ constexpr int32_t lanes = 8;
 typedef float vec __attribute__((vector_size(4 * lanes)));
 typedef int32_t ivec __attribute__((vector_size(4 * lanes)));
 
-DYSPEC_TARGET static inline __attribute__((always_inline)) bool any(ivec mask) {
-    return _mm256_movemask_epi8((__m256i)mask) != 0;
+DYSPEC_TARGET static inline __attribute__((always_inline)) uint32_t bits(ivec mask) {
+    return uint32_t(_mm256_movemask_ps((__m256)mask));
 }
 
 #include "row_kernel_bodies.h"

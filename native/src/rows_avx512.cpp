@@ -15,8 +15,8 @@ constexpr int32_t lanes = 16;
 typedef float vec __attribute__((vector_size(4 * lanes)));
 typedef int32_t ivec __attribute__((vector_size(4 * lanes)));
 
-DYSPEC_TARGET static inline __attribute__((always_inline)) bool any(ivec mask) {
-    return _mm512_movepi32_mask((__m512i)mask) != 0;
+DYSPEC_TARGET static inline __attribute__((always_inline)) uint32_t bits(ivec mask) {
+    return _mm512_movepi32_mask((__m512i)mask);
 }
 
 #include "row_kernel_bodies.h"

@@ -6,8 +6,6 @@
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 #define DYSPEC_TARGET
@@ -19,13 +17,11 @@ constexpr int32_t lanes = 4;
 typedef float vec __attribute__((vector_size(4 * lanes)));
 typedef int32_t ivec __attribute__((vector_size(4 * lanes)));
 
-static inline bool any(ivec mask) {
+static inline uint32_t bits(ivec mask) {
 #if defined(__SSE2__)
-    return _mm_movemask_epi8((__m128i)mask) != 0;
-#elif defined(__aarch64__)
-    return vmaxvq_u32((uint32x4_t)mask) != 0;
+    return uint32_t(_mm_movemask_ps((__m128)mask));
 #else
-    return (mask[0] | mask[1] | mask[2] | mask[3]) != 0;
+    return uint32_t((mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) | (mask[3] & 8));
 #endif
 }
 
