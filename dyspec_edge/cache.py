@@ -89,7 +89,8 @@ class TreeCache:
 
         A model whose state cannot be cut (a recurrent one) forgets everything instead.
         """
-        if length < len(self.tokens) or self._cells.has_tree:
+        # An interrupt may have come when native code had committed what nobody has noted yet.
+        if length < max(len(self.tokens), self._cells.num_past) or self._cells.has_tree:
             if not self.context.seq_rm(-1, min(length, len(self.tokens)), -1):
                 self.clear()
             del self.tokens[length:]
@@ -138,7 +139,7 @@ class TreeCache:
     ) -> native.Verification:
         """Passes of a target over `tree` that go on to what both caches keep.
 
-        `check` what they return, and let both `hold` it.
+        `check` a negative code; let both `hold` what they kept.
         """
         cells = draft._cells if draft is not None else None
         return native.Verification(self._cells, cells, sampler, tree)

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from ctypes import CFUNCTYPE, c_int32, c_void_p, cast
 from functools import cache
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import chisquare
 
+from dyspec_edge.cache import TreeCache
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.native.library import BatchStruct
@@ -182,6 +183,29 @@ def test_one_native_call_ends_a_step_as_its_parts_do(
         return found
 
     assert told(MatchVerifier()) == told(InParts())
+
+
+@pytest.mark.parametrize("interrupted", [0, 1, 2, 3])
+def test_an_interrupt_right_after_the_native_call(
+    tiny_pair: TinyPair, plain: PlainTexts, monkeypatch: pytest.MonkeyPatch, interrupted: int
+) -> None:
+    """A signal that comes during a pass is raised when Python goes on: nothing is noted yet."""
+    text, hold, calls = prompt(), TreeCache.hold, count()
+
+    def interrupting(cache: TreeCache, tokens: Sequence[int]) -> None:
+        if next(calls) == interrupted:
+            raise KeyboardInterrupt
+        hold(cache, tokens)
+
+    monkeypatch.setattr(TreeCache, "hold", interrupting)
+    with opened_decoder(tiny_pair, "dyspec:16") as decoder:
+        with pytest.raises(KeyboardInterrupt):
+            reply(decoder, text, GREEDY, seed=0, max_tokens=40)
+        want = plain.reply(tuple(text), GREEDY, 0, 40)
+        assert reply(decoder, text, GREEDY, seed=0, max_tokens=40) == want
+        assert reply(decoder, text[:9], GREEDY, seed=0, max_tokens=40) == plain.reply(
+            tuple(text[:9]), GREEDY, 0, 40
+        )
 
 
 @pytest.mark.parametrize("verifier", [MatchVerifier(), InParts()])
