@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -174,12 +175,28 @@ def test_passes_are_filled_where_a_larger_one_is_cheaper(
     assert curve.pass_sizes == (curve.sizes if padded else ())
 
 
+@pytest.mark.parametrize("plain", [0.01, 0.2, 1.8])
+def test_one_row_is_measured_at_both_ends(monkeypatch: pytest.MonkeyPatch, plain: float) -> None:
+    """Something else ran when measuring began: every size would look cheap beside one row."""
+    truth = CostCurve((1, 64), (plain, 15 * plain))
+    cache = FakeCache(truth, monkeypatch)
+
+    def disturbed(num_rows: int) -> float:
+        before = cache.now
+        cache.time_pass(num_rows)
+        cache.now = before + truth.at(num_rows) * (2.6 if set(cache.sizes) == {1} else 1.0)
+        return cache.now - before
+
+    curve = measure_curve(cast(TreeCache, SimpleNamespace(time_pass=disturbed)), cost.TARGET_SIZES)
+    assert curve.at(1) == pytest.approx(plain)
+
+
 @pytest.mark.parametrize(
     ("plain", "sizes", "limit"),
     [
         (0.01, cost.TARGET_SIZES, 4),
         (0.2, (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24), 8),
-        (1.8, (1, 8, 32), 10),
+        (1.8, (1, 8, 32), 12),
     ],
 )
 def test_measuring_takes_seconds(
