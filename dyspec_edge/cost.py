@@ -265,7 +265,7 @@ def measure_curve(
         found[n] = first if slow and n == 1 else _time(cache, n)
         # Rows are about what a pass costs.
         report(0.05 + 0.95 * sum(found) / sum(wanted))
-    # Everything is judged by one row, and plain steps would be long in mending it (LiveCurve): what
+    # Everything is judged by one row, and a reply without plain steps never corrects it: whatever
     # disturbed it at the beginning may be over.
     found[1] = min(found[1], cache.time_pass(1))
     report(1.0)
