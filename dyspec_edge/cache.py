@@ -119,12 +119,17 @@ class TreeCache:
         """
         self.context.require_outputs(len(nodes))
         code = self._cells.evaluate(tree, nodes, np.array(unread, np.int32) if unread else NOTHING)
-        self.check(code, len(nodes), unread)
+        self.hold(unread)
+        if code < 0:
+            self.check(code, len(nodes))
 
     def draft_pass(
         self, tree: TokenTree, *, vocab_limit: int, excluded: npt.NDArray[np.int32]
     ) -> native.DraftPass:
-        """Passes over `tree` that go on to ranked candidates; `check` what they return."""
+        """Passes of a draft over `tree` that go on to ranked candidates.
+
+        `hold` what they had to read first; `check` a negative code.
+        """
         candidates = self.context.candidates
         return native.DraftPass(
             self._cells,
@@ -145,16 +150,15 @@ class TreeCache:
         return native.Verification(self._cells, cells, sampler, tree)
 
     def hold(self, tokens: Sequence[int]) -> None:
-        """Take note of `tokens` that native code has committed."""
-        self.tokens += tokens
+        """Take note of those first ones of `tokens` that native code has committed."""
+        self.tokens += tokens[: self._cells.struct.n_past - len(self.tokens)]
 
-    def check(self, code: int, num_nodes: int, unread: Sequence[int]) -> None:
-        """Take what a pass has committed of `unread`, and raise what its code means.
+    def check(self, code: int, num_nodes: int) -> None:
+        """Raise what the negative code of a pass means.
 
         Raises:
             DyspecError, Cancelled, DecodeError: as `evaluate`; the tree is gone.
         """
-        self.tokens.extend(unread[: self._cells.num_past - len(self.tokens)])
         try:
             self._cells.check(code, num_nodes)
         except native.DecodeFailed as failure:
@@ -205,7 +209,7 @@ class TreeCache:
             The number of nodes of `path` that are now part of the prefix.
         """
         kept = self._cells.commit(np.array(path, np.int32))
-        self.hold([tree.token.item(node) for node in path[:kept]])
+        self.hold([tree.token.item(node) for node in path])
         return kept
 
     def time_pass(self, num_rows: int) -> float:

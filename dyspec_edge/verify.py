@@ -124,12 +124,12 @@ class MatchVerifier(Verifier):
         passes = self._passes[1]
         num_reached = passes.run(nodes, index)
         if num_reached < 0:
-            target.check(num_reached, len(nodes), ())
+            target.check(num_reached, len(nodes))
         tokens = passes.tokens(num_reached)
         read = [tree.token.item(0), *tokens[:-1]]
         target.hold(read)
         if draft is not None:
-            draft.hold(read[: passes.num_kept])
+            draft.hold(read)
         return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
 
     def walk(

@@ -201,8 +201,10 @@ class ModelDrafter:
     def _check(self, code: int) -> None:
         assert self._passes is not None
         tree, passes = self._passes
-        passes.check(code)
-        self.cache.check(code, tree.size, self._unread)
+        self.cache.hold(self._unread)
+        if code < 0:
+            passes.check(code)
+            self.cache.check(code, tree.size)
 
     def _move_window(self, num_shared: int) -> None:
         """Keep the first tokens of the cache, those of this text, or begin anew later in the text.

@@ -147,7 +147,7 @@ class VerificationStruct(ctypes.Structure):
         ("sampler", POINTER(SamplerStruct)),
         ("tree", POINTER(TreeStruct)),
         *((name, address_t) for name in ("path", "tokens")),
-        *((name, c_int32) for name in ("n_accepted", "n_kept")),
+        ("n_accepted", c_int32),
         ("draw_seconds", c_double),
     )
 

@@ -73,11 +73,6 @@ class Verification:
         return int(self._struct.n_accepted)
 
     @property
-    def num_kept(self) -> int:
-        """Nodes of the path that are part of the draft's prefix now."""
-        return int(self._struct.n_kept)
-
-    @property
     def draw_seconds(self) -> float:
         """Of the last walk."""
         return float(self._struct.draw_seconds)

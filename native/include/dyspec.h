@@ -431,7 +431,6 @@ typedef struct dyspec_verification {
     int32_t *path;       // out [capacity of the tree]: as dyspec_match
     int32_t *tokens;     // out [capacity]: what was emitted; tokens[i] stands below path[i]
     int32_t n_accepted;  // out: emitted tokens that the target found in the tree
-    int32_t n_kept;      // out: nodes of the path that are part of the draft's prefix now
     double draw_seconds; // out: of walking
 } dyspec_verification;
 

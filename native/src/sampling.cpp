@@ -110,7 +110,9 @@ int32_t dyspec_verify(dyspec_verification *x, const int32_t *nodes, int32_t n, u
     const int32_t end = child_with(tree, x->path[n_path - 1], bonus);
     x->n_accepted = n_path - 1 + int32_t(end >= 0 && tree.terminal[end] && x->target->row[end]);
     dyspec_commit(x->target, x->path, n_path);
-    x->n_kept = x->draft != nullptr ? dyspec_commit(x->draft, x->path, n_path) : 0;
+    if (x->draft != nullptr) {
+        dyspec_commit(x->draft, x->path, n_path);
+    }
     return n_path;
 }
 
