@@ -17,7 +17,7 @@ from benchmarks.workbench import Engines, Setup, bench_options
 from dyspec_edge.draft.model import ModelDrafter
 from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.engine import Engine, SamplingParams
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier
+from dyspec_edge.verify import FusedMatchVerifier, ResidualVerifier
 
 CATEGORIES = ("code_completion", "writing", "math_reasoning")
 WAYS = ("shared noise", "match without", "residual")
@@ -106,7 +106,7 @@ def _reply(
     verifier, drafter = decoder.verifier, decoder.drafter
     assert drafter is not None
     with without_shared_noise(drafter) if way == "match without" else nullcontext():
-        decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()
+        decoder.verifier = ResidualVerifier() if way == "residual" else FusedMatchVerifier()
         try:
             reply = engine.generate(text, sampling=params, max_tokens=num_tokens)
         finally:

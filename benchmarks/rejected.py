@@ -21,7 +21,7 @@ from dyspec_edge.draft.lookup import Lookup
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, Rows, Verifier
+from dyspec_edge.verify import FusedMatchVerifier, MatchVerifier, Rows
 
 CATEGORIES = (
     *("writing", "stem", "math_reasoning", "code_completion", "code_edit"),
@@ -54,7 +54,7 @@ def rejected(setup: Setup, policy: str, categories: Sequence[str], each: int) ->
                         prompt.messages, sampling=GREEDY, max_tokens=setup.num_tokens
                     )
                 finally:
-                    decoder.verifier = MatchVerifier()
+                    decoder.verifier = FusedMatchVerifier()
                 return {"counts": watching.counts}
 
             total.update(runs({"policy": policy, "prompt": prompt.id}, job)["counts"])
@@ -77,8 +77,6 @@ def _share(part: int, whole: int) -> str:
 
 class _Watching(MatchVerifier):
     """Matches, counts whose guess of a step's first token was right, and remembers refused rows."""
-
-    verify = Verifier.verify  # step by step, because native code does not ask for the walk
 
     def __init__(self, decoder: SpeculativeDecoder) -> None:
         self.counts: Counter[str] = Counter()

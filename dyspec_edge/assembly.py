@@ -24,7 +24,7 @@ from dyspec_edge.policy import Policy
 from dyspec_edge.policy.priced import LONGEST_READ, PricedPolicy
 from dyspec_edge.policy.sequoia import SequoiaPolicy
 from dyspec_edge.speculative import SpeculativeDecoder
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
+from dyspec_edge.verify import FusedMatchVerifier, ResidualVerifier, Verifier
 
 Progress = Callable[[str, float], None]
 
@@ -97,7 +97,7 @@ class Builder:
                 device.choose(drafter, config.device_sampling, on_gpu=on_gpu)
                 if isinstance(policy, PricedPolicy):
                     drafter.longest_read = LONGEST_READ
-            verifier: Verifier = MatchVerifier()
+            verifier: Verifier = FusedMatchVerifier()
             if verify == "residual":
                 verifier = policy.residual_verifier() if policy else ResidualVerifier()
             return SpeculativeDecoder(

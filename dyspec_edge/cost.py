@@ -169,7 +169,7 @@ class LiveCurve:
         if fades or size > 0:
             self._correct()
         elif self._common != common:
-            np.multiply(self._uncommon, math.exp(self._common), out=self.table)
+            self._scale()
 
     def as_dict(self) -> dict[str, Any]:
         """The corrections, for JSON."""
@@ -200,6 +200,9 @@ class LiveCurve:
     def _correct(self) -> None:
         points = [s * math.exp(own) for s, own in zip(self.curve.seconds, self._own, strict=True)]
         np.dot(self._shares, points, out=self._uncommon)
+        self._scale()
+
+    def _scale(self) -> None:
         np.multiply(self._uncommon, math.exp(self._common), out=self.table)
 
 

@@ -19,7 +19,7 @@ from dyspec_edge.draft.ranking import Ranking
 from dyspec_edge.policy import ROOT, NoDrafter, Policy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, Verifier
+from dyspec_edge.verify import FusedMatchVerifier, Verifier
 
 Progress = Callable[[int, int], None]
 
@@ -71,7 +71,7 @@ class SpeculativeDecoder:
         self.target = target
         self.drafter = drafter
         self.policy = policy
-        self.verifier: Verifier = verifier or MatchVerifier()
+        self.verifier: Verifier = verifier or FusedMatchVerifier()
         self.tree = TokenTree(policy.tree_capacity if policy else 1, NUM_CANDIDATES)
         self.end_tokens = frozenset(end_tokens.tolist())
 

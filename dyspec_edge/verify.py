@@ -7,7 +7,8 @@ least one token a step: the one below the last accepted node, the *bonus token*.
 knows who drafted the tree.
 
 The end of a step, `verify`, is the target's pass, the walk, and the commit of what it reached.
-`match` does it in one native call: after every pass Python finds the processor's caches empty.
+`FusedMatchVerifier` does it in one native call: after every pass Python finds the processor's
+caches empty.
 """
 
 from __future__ import annotations
@@ -105,6 +106,16 @@ class MatchVerifier(Verifier):
 
     name = "match"
 
+    def walk(
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
+    ) -> tuple[list[int], int]:
+        """As `Verifier.walk`: one draw per emitted token, nothing else."""
+        return sampler.match(tree, rows, index)
+
+
+class FusedMatchVerifier(MatchVerifier):
+    """The same, with the end of a step in one native call."""
+
     def __init__(self) -> None:
         self._passes: tuple[tuple[object, ...], native.Verification] | None = None
 
@@ -117,7 +128,7 @@ class MatchVerifier(Verifier):
         sampler: Sampler,
         index: int,
     ) -> Verified:
-        """As `Verifier.verify`, in one native call."""
+        """As `Verifier.verify`."""
         whose = (target, draft, tree, sampler)
         if self._passes is None or self._passes[0] != whose:
             self._passes = whose, target.verification(draft, sampler.native, tree)
@@ -131,12 +142,6 @@ class MatchVerifier(Verifier):
         if draft is not None:
             draft.hold(read)
         return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
-
-    def walk(
-        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
-    ) -> tuple[list[int], int]:
-        """As `Verifier.walk`: one draw per emitted token, nothing else."""
-        return sampler.match(tree, rows, index)
 
 
 Rounds = Iterator[tuple[int, npt.NDArray[np.float64]]]

@@ -22,7 +22,7 @@ from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, ResidualVerifier, Verifier
+from dyspec_edge.verify import FusedMatchVerifier, ResidualVerifier, Verifier
 from tests.conftest import TinyPair
 
 Rows = npt.NDArray[np.float32]
@@ -131,7 +131,7 @@ def opened_decoder(
                 temperature=draft_temperature,
             )
             assert not device_sampling or drafter.find_on_device()
-        verifier: Verifier = MatchVerifier()
+        verifier: Verifier = FusedMatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier() if chosen is not None else ResidualVerifier()
         yield SpeculativeDecoder(

@@ -21,7 +21,7 @@ from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.native.library import BatchStruct
 from dyspec_edge.sampling import Sampler, SamplingParams
 from dyspec_edge.speculative import SpeculativeDecoder, Step
-from dyspec_edge.verify import MatchVerifier, Verifier
+from dyspec_edge.verify import FusedMatchVerifier, MatchVerifier, Verifier
 from tests import tiny
 from tests.conftest import PairFactory, TinyPair
 from tests.decoding import PlainReference, opened_decoder, reply, steps
@@ -157,12 +157,6 @@ def test_an_end_token_ends_the_text_exactly(
     assert drafted_ends > 0, "some of them in the middle of a tree"
 
 
-class InParts(MatchVerifier):
-    """Pass, walk and commits one by one."""
-
-    verify = Verifier.verify
-
-
 @pytest.mark.parametrize("policy", ["none", *ENDED])  # what `priced` does depends on real time
 @pytest.mark.parametrize("params", [GREEDY, COOL, PENALISED, ENDING])
 def test_one_native_call_ends_a_step_as_its_parts_do(
@@ -182,7 +176,7 @@ def test_one_native_call_ends_a_step_as_its_parts_do(
                     found.append((step.tokens, step.path, step.num_accepted, step.nodes, held))
         return found
 
-    assert told(MatchVerifier()) == told(InParts())
+    assert told(FusedMatchVerifier()) == told(MatchVerifier())
 
 
 @pytest.mark.parametrize("interrupted", [0, 1, 2, 3])
@@ -208,7 +202,7 @@ def test_an_interrupt_right_after_the_native_call(
         )
 
 
-@pytest.mark.parametrize("verifier", [MatchVerifier(), InParts()])
+@pytest.mark.parametrize("verifier", [FusedMatchVerifier(), MatchVerifier()])
 def test_a_row_without_a_token_to_choose_leaves_the_caches_right(
     tiny_pair: TinyPair, plain: PlainTexts, verifier: Verifier
 ) -> None:

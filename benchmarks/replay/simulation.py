@@ -31,7 +31,7 @@ from dyspec_edge.policy.priced import PricedPolicy
 from dyspec_edge.sampling import Sampler
 from dyspec_edge.speculative import SpeculativeDecoder
 from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier, Verifier
+from dyspec_edge.verify import MatchVerifier
 
 CAPACITY = 1024
 """Nodes of a tree while it grows, for all policies."""
@@ -210,12 +210,6 @@ class ReplayDrafter(Drafter):
         self._num_read = min(self._num_read, length)
 
 
-class _Recorded(MatchVerifier):
-    """Matches in steps that can be stood in for one by one: there is no model behind them."""
-
-    verify = Verifier.verify
-
-
 class ReplayTarget:
     """A target cache without a model: it knows which nodes were checked."""
 
@@ -287,7 +281,9 @@ def replay(
     target = cast(TreeCache, ReplayTarget(clock))
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)
-    decoder = SpeculativeDecoder(target, ends, drafter=drafter, policy=policy, verifier=_Recorded())
+    decoder = SpeculativeDecoder(
+        target, ends, drafter=drafter, policy=policy, verifier=MatchVerifier()
+    )
     decoder.tree = TokenTree(CAPACITY, NUM_CANDIDATES)  # a cache takes trees of one size only
     result = Result(target_passes=clock.target_passes, draft_passes=clock.draft_passes)
     with mock.patch("time.perf_counter", clock.read):
