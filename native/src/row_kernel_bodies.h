@@ -130,29 +130,19 @@ DYSPEC_TARGET static float row_reduce(const float *row, int32_t n, Groups *group
     return best;
 }
 
-DYSPEC_TARGET static int32_t row_find(const float *row, int32_t n, float value) {
-    int32_t i = 0;
+DYSPEC_TARGET static int32_t row_find_at_least(const float *row, int32_t begin, int32_t n,
+                                               float bound) {
+    int32_t i = begin;
     for (; i + 4 * lanes <= n; i += 4 * lanes) {
-        const ivec hit = (load(row + i) == value) | (load(row + i + lanes) == value) |
-                         (load(row + i + 2 * lanes) == value) |
-                         (load(row + i + 3 * lanes) == value);
+        const ivec hit = (load(row + i) >= bound) | (load(row + i + lanes) >= bound) |
+                         (load(row + i + 2 * lanes) >= bound) |
+                         (load(row + i + 3 * lanes) >= bound);
         if (bits(hit) != 0) {
             break;
         }
     }
     for (; i < n; i += lanes) {
         // Behind the row there is nothing to find: what is looked for is larger than -inf.
-        const uint32_t hit = bits(load_first(row + i, n - i) == value);
-        if (hit != 0) {
-            return i + __builtin_ctz(hit);
-        }
-    }
-    return n;
-}
-
-DYSPEC_TARGET static int32_t row_find_at_least(const float *row, int32_t begin, int32_t n,
-                                               float bound) {
-    for (int32_t i = begin; i < n; i += lanes) {
         const uint32_t hit = bits(load_first(row + i, n - i) >= bound);
         if (hit != 0) {
             return i + __builtin_ctz(hit);

@@ -24,9 +24,6 @@ struct RowKernels {
     // largest), to which NaN and -inf add nothing, with a relative error below 1e-6.
     float (*reduce)(const float *row, int32_t n, Groups *groups, double *sum);
 
-    // First index with row[i] == value, which is not -inf, or n.
-    int32_t (*find)(const float *row, int32_t n, float value);
-
     // First index >= begin with row[i] >= bound, which is not -inf, or n.
     int32_t (*find_at_least)(const float *row, int32_t begin, int32_t n, float bound);
 };

@@ -235,7 +235,7 @@ int32_t dyspec_argmax(const float *row, int32_t n_vocab) {
     if (!std::isfinite(max)) {
         return DYSPEC_E_NOT_FINITE;
     }
-    return kernels().find(row, n_vocab, max);
+    return kernels().find_at_least(row, 0, n_vocab, max);
 }
 
 int32_t dyspec_fill_candidates(const float *row, int32_t n_vocab, dyspec_candidate *data) {

@@ -24,7 +24,10 @@ DYSPEC_TARGET static inline __attribute__((always_inline)) uint32_t bits(ivec ma
 } // namespace avx2
 
 const RowKernels avx2_kernels = {
-    "avx2", avx2::row_max, avx2::row_reduce, avx2::row_find, avx2::row_find_at_least,
+    "avx2",
+    avx2::row_max,
+    avx2::row_reduce,
+    avx2::row_find_at_least,
 };
 
 } // namespace dyspec

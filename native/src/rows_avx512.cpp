@@ -24,7 +24,10 @@ DYSPEC_TARGET static inline __attribute__((always_inline)) uint32_t bits(ivec ma
 } // namespace avx512
 
 const RowKernels avx512_kernels = {
-    "avx512", avx512::row_max, avx512::row_reduce, avx512::row_find, avx512::row_find_at_least,
+    "avx512",
+    avx512::row_max,
+    avx512::row_reduce,
+    avx512::row_find_at_least,
 };
 
 } // namespace dyspec

@@ -30,8 +30,10 @@ static inline uint32_t bits(ivec mask) {
 } // namespace baseline
 
 const RowKernels baseline_kernels = {
-    "baseline",         baseline::row_max,           baseline::row_reduce,
-    baseline::row_find, baseline::row_find_at_least,
+    "baseline",
+    baseline::row_max,
+    baseline::row_reduce,
+    baseline::row_find_at_least,
 };
 
 } // namespace dyspec

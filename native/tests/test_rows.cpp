@@ -61,8 +61,8 @@ TEST(kernels_agree_with_plain_loops) {
                 CHECK(kernel->reduce(row.data(), n, &groups, &found_sum) == max);
                 CHECK(std::fabs(found_sum / sum - 1.0) < 1e-6);
                 const auto first = std::find(row.begin(), row.end(), max) - row.begin();
-                CHECK(kernel->find(row.data(), n, max) == first);
-                CHECK(kernel->find(row.data(), n, max + 1) == n);
+                CHECK(kernel->find_at_least(row.data(), 0, n, max) == first);
+                CHECK(kernel->find_at_least(row.data(), 0, n, max + 1) == n);
                 for (int32_t begin = 0; begin < n; begin += 1 + n / 7) {
                     int32_t want = begin;
                     while (want < n && !(row[size_t(want)] >= 4.0f)) {
