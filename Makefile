@@ -24,8 +24,8 @@ BUILD_SANITIZED = $(BIN)/cmake -S . -B build/native-sanitize -G Ninja \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON && \
 	$(BIN)/cmake --build build/native-sanitize
-SANITIZED_TESTS := $(addprefix tests/test_,cache.py device.py draft.py engine.py speculative.py \
-	native_batch.py native_expansion.py native_placement.py native_ranking.py sampling.py)
+SANITIZED_TESTS := $(addprefix tests/,decode/test_backend.py decode/test_cache.py decode/test_draft.py \
+	decode/test_loop.py decode/test_sampling.py native/ test_engine.py)
 
 .PHONY: help install chat test lint format native-test sanitize-test bench clean
 

@@ -12,7 +12,7 @@ import click
 from benchmarks import report
 from benchmarks.prompts import filler
 from benchmarks.workbench import Setup, bench_options
-from dyspec_edge.cache import TreeCache
+from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.llama import Context, Model
 
 SIZES = (1, 2, 4, 8, 16)

@@ -10,10 +10,10 @@ import click
 
 from benchmarks import report
 from benchmarks.workbench import Setup, bench_options
-from dyspec_edge.cache import TreeCache
-from dyspec_edge.draft.model import ModelDrafter
+from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.policy.priced import LEAVES
 from dyspec_edge.llama import Context, Model
-from dyspec_edge.policy.priced import LEAVES
 
 NUM_ROWS = (1, 4, 16, 32)
 PREFIX = 64

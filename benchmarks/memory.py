@@ -16,9 +16,9 @@ import click
 from benchmarks import report
 from benchmarks.overhead import context_of
 from benchmarks.workbench import GREEDY, Setup, bench_options
-from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.engine import Engine
-from dyspec_edge.sampling import Sampler
 
 _BUFFER = re.compile(r"(\S+) +(model|KV|output|compute|RS) buffer size += +([\d.]+) MiB")
 _FILE = "CPU_Mapped"

@@ -20,8 +20,8 @@ import numpy as np
 from benchmarks import report
 from benchmarks.prompts import choose
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
-from dyspec_edge.cache import TreeCache, common_prefix
-from dyspec_edge.tree import TokenTree
+from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.tree import TokenTree
 
 YARDSTICK = "none, -fa off"
 POLICIES = ("none", YARDSTICK, "chain:7", "dyspec:16", "dyspec:64")

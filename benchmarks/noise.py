@@ -14,10 +14,10 @@ import click
 from benchmarks import report
 from benchmarks.prompts import choose
 from benchmarks.workbench import Engines, Setup, bench_options
-from dyspec_edge.draft.model import ModelDrafter
-from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier
 from dyspec_edge.engine import Engine, SamplingParams
-from dyspec_edge.verify import FusedMatchVerifier, ResidualVerifier
 
 CATEGORIES = ("code_completion", "writing", "math_reasoning")
 WAYS = ("shared noise", "match without", "residual")

@@ -17,12 +17,12 @@ import click
 from benchmarks import report
 from benchmarks.prompts import filler
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
-from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.decode.stats import Counters
 from dyspec_edge.engine import Engine, SamplingParams
 from dyspec_edge.native import library
-from dyspec_edge.sampling import Sampler
-from dyspec_edge.speculative import SpeculativeDecoder
-from dyspec_edge.stats import Counters
 
 SMALL = {
     "orchestration": "orchestration",

@@ -11,8 +11,8 @@ import click
 from benchmarks import report
 from benchmarks.prompts import Prompt, choose
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.engine import Engine
-from dyspec_edge.policy.priced import PricedPolicy
 
 CATEGORIES = ("writing", "stem", "math_reasoning", "code_completion", "coding", "extraction")
 WAYS = ("filled", "as they come")

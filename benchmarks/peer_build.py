@@ -19,7 +19,7 @@ from pathlib import Path
 import llama_cpp
 
 from dyspec_edge.errors import DyspecError
-from dyspec_edge.stores import cache_dir
+from dyspec_edge.files.stores import cache_dir
 
 SIMPLE, SPECULATIVE, SERVER = PROGRAMS = (
     "llama-speculative-simple",

@@ -12,7 +12,7 @@ from benchmarks.prompts import Prompt
 from benchmarks.runs import Runs
 from benchmarks.tuning import Settings, describe, num_trials, search
 from benchmarks.workbench import GREEDY, Engines, Setup
-from dyspec_edge.cache import common_prefix
+from dyspec_edge.decode.cache import common_prefix
 from dyspec_edge.engine import Engine
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.llama.model import Model

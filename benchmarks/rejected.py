@@ -17,11 +17,11 @@ from benchmarks import report
 from benchmarks.prompts import Prompt, choose
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
 from dyspec_edge import native
-from dyspec_edge.draft.lookup import Lookup
-from dyspec_edge.sampling import Sampler
-from dyspec_edge.speculative import SpeculativeDecoder
-from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import FusedMatchVerifier, MatchVerifier, Rows
+from dyspec_edge.decode.draft.lookup import Lookup
+from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.verify import FusedMatchVerifier, MatchVerifier, Rows
 
 CATEGORIES = (
     *("writing", "stem", "math_reasoning", "code_completion", "code_edit"),

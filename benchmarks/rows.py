@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from benchmarks import report
 from dyspec_edge import native
-from dyspec_edge.bench.circumstances import circumstances
-from dyspec_edge.draft.model import NUM_CANDIDATES
+from dyspec_edge.bench.conditions import circumstances
+from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.native.library import lib
 
 Rows = npt.NDArray[np.float32]

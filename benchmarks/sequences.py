@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.workbench import Setup, bench_options
-from dyspec_edge.cache import TreeCache
+from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.llama import Context, Model
-from dyspec_edge.tree import TokenTree
 
 CELLS = (4096, 32768, 131072)
 LEAVES = (16, 64, 255)

@@ -12,11 +12,11 @@ import click
 from benchmarks.prompts import OWN_PROMPTS
 from benchmarks.report import PROGRAM
 from benchmarks.runs import Runs
-from dyspec_edge.bench.circumstances import circumstances, hashes
+from dyspec_edge.bench.conditions import circumstances, hashes
+from dyspec_edge.cli.model_choice import choose
+from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
-from dyspec_edge.loading import physical_cores
-from dyspec_edge.model_choice import choose
-from dyspec_edge.terminal import Terminal
+from dyspec_edge.load.loading import physical_cores
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -23,8 +23,8 @@ from dyspec_edge.errors import (
 )
 
 if TYPE_CHECKING:
+    from dyspec_edge.decode.sampling import SamplingParams
     from dyspec_edge.engine import Chunk, Completion, Engine, EngineConfig, Stats
-    from dyspec_edge.sampling import SamplingParams
 
 __version__ = "0.1.0"
 
@@ -52,7 +52,7 @@ _HOMES = {
     "Completion": "dyspec_edge.engine",
     "Engine": "dyspec_edge.engine",
     "EngineConfig": "dyspec_edge.engine",
-    "SamplingParams": "dyspec_edge.sampling",
+    "SamplingParams": "dyspec_edge.decode.sampling",
     "Stats": "dyspec_edge.engine",
 }
 

@@ -16,14 +16,14 @@ from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 from typing import Any
 
-from dyspec_edge import text as streams
-from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.loop import Step
+from dyspec_edge.decode.sampling import Sampler, SamplingParams, fresh_seed
+from dyspec_edge.decode.stats import Counters, Stats, summarise
 from dyspec_edge.errors import Cancelled, ContextOverflow, DyspecError, OptionError
-from dyspec_edge.loading import EngineConfig, Loaded, load
-from dyspec_edge.sampling import Sampler, SamplingParams, fresh_seed
-from dyspec_edge.speculative import Step
-from dyspec_edge.stats import Counters, Stats, summarise
-from dyspec_edge.template import ChatTemplate
+from dyspec_edge.load.loading import EngineConfig, Loaded, load
+from dyspec_edge.text import streams
+from dyspec_edge.text.template import ChatTemplate
 
 __all__ = ["Chunk", "Completion", "Engine", "EngineConfig", "Message", "SamplingParams", "Stats"]
 

@@ -83,4 +83,4 @@ if [ ! -e "$directory/built" ]; then
 fi
 cd "$root"
 "$python" -m pip install --quiet -e '.[dev]'
-"$python" -m pytest tests/test_device.py --gpu-layers 99
+"$python" -m pytest tests/decode/test_backend.py --gpu-layers 99

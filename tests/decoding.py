@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.cache import TreeCache
-from dyspec_edge.cost import CostCurve
-from dyspec_edge.draft.model import ModelDrafter
-from dyspec_edge.draft.ranking import Ranking
+from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.loop import SpeculativeDecoder, Step
+from dyspec_edge.decode.policy import parse
+from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.decode.sampling import Sampler, SamplingParams
+from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier, Verifier
 from dyspec_edge.llama import Batch, Context, Model
-from dyspec_edge.policy import parse
-from dyspec_edge.policy.priced import PricedPolicy
-from dyspec_edge.sampling import Sampler, SamplingParams
-from dyspec_edge.speculative import SpeculativeDecoder, Step
-from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import FusedMatchVerifier, ResidualVerifier, Verifier
 from tests.conftest import TinyPair
 
 Rows = npt.NDArray[np.float32]

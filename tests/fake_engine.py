@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dyspec_edge import cli
+from dyspec_edge.cli import main
+from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import Chunk, Engine, EngineConfig, Stats
 from dyspec_edge.errors import ContextOverflow, DecodeError
-from dyspec_edge.sampling import SamplingParams
 
 Prompt = str | Sequence[Mapping[str, str]]
 NOTICES = ("context 64 tokens (-c changes that)", "policy dyspec:8: predicted 1.4x")
@@ -171,4 +171,4 @@ def _messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
 
 if __name__ == "__main__":
     Engine.load = FakeEngine.load  # type: ignore[method-assign, assignment]
-    cli.main()
+    main.main()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from dyspec_edge.decode.loop import Step
 from dyspec_edge.engine import Completion, Engine, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError, OptionError
-from dyspec_edge.speculative import Step
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.engines import PROMPT, num_cached, opened, text_of
@@ -46,7 +46,7 @@ def certain(tiny_equal: TinyPair) -> Iterator[Engine]:
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     """The steps of all replies from now on."""
     seen: list[Step] = []
-    from dyspec_edge.speculative import SpeculativeDecoder
+    from dyspec_edge.decode.loop import SpeculativeDecoder
 
     original = SpeculativeDecoder.generate
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dyspec_edge import catalog, fetch
 from dyspec_edge.engine import Completion, Engine, EngineConfig, SamplingParams
+from dyspec_edge.files import catalog, fetch
 
 pytestmark = pytest.mark.model
 

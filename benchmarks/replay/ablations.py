@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.policy.priced import A0, PricedPolicy
-from dyspec_edge.tree import TokenTree
+from dyspec_edge.decode.policy.priced import A0, PricedPolicy
+from dyspec_edge.decode.tree import TokenTree
 
 NEVER = 1e9
 """Seconds that no step spends."""

@@ -25,11 +25,11 @@ from benchmarks.replay.simulation import Clock, Result, Source, replay
 from benchmarks.replay.texts import RecordedText, append_text, read_texts
 from benchmarks.runs import Runs
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
-from dyspec_edge.bench.circumstances import circumstances, hashes
-from dyspec_edge.calibration import milliseconds
-from dyspec_edge.loading import physical_cores
-from dyspec_edge.policy import Policy, parse
-from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.bench.conditions import circumstances, hashes
+from dyspec_edge.decode.policy import Policy, parse
+from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.load.calibration import milliseconds
+from dyspec_edge.load.loading import physical_cores
 
 STDERR = Console(stderr=True)
 CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)

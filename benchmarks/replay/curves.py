@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dyspec_edge.cost import CostCurve
+from dyspec_edge.decode.cost import CostCurve
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from benchmarks.replay.simulation import CAPACITY, Candidates, Nodes
 from dyspec_edge import llama, native
-from dyspec_edge.cache import TreeCache, common_prefix
-from dyspec_edge.draft.model import NUM_CANDIDATES
+from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.draft.model import NUM_CANDIDATES
+from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import DyspecError
-from dyspec_edge.tree import TokenTree
 
 NUM_SEQUENCES = 64
 """Branches of the largest tree that is replayed."""

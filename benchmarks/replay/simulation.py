@@ -22,16 +22,16 @@ import numpy.typing as npt
 from benchmarks.replay.curves import Machine
 from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
-from dyspec_edge.cache import TreeCache
-from dyspec_edge.cost import CostCurve
-from dyspec_edge.draft.model import NUM_CANDIDATES, ModelDrafter
-from dyspec_edge.draft.ranking import Ranking
-from dyspec_edge.policy import Drafter, Policy
-from dyspec_edge.policy.priced import PricedPolicy
-from dyspec_edge.sampling import Sampler
-from dyspec_edge.speculative import SpeculativeDecoder
-from dyspec_edge.tree import TokenTree
-from dyspec_edge.verify import MatchVerifier
+from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.policy import Drafter, Policy
+from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.verify import MatchVerifier
 
 CAPACITY = 1024
 """Nodes of a tree while it grows, for all policies."""

@@ -18,10 +18,10 @@ from benchmarks.replay.command import CHAINS, SIMULATION, STDERR, mean
 from benchmarks.replay.curves import find_machine
 from benchmarks.replay.simulation import Clock, Result, replay
 from benchmarks.replay.synthetic import END, Chance, SyntheticSource, fresh_tokens, made_up, varied
-from dyspec_edge.bench.circumstances import circumstances
-from dyspec_edge.policy import Policy
-from dyspec_edge.policy.chain import ChainPolicy
-from dyspec_edge.policy.priced import PricedPolicy
+from dyspec_edge.bench.conditions import circumstances
+from dyspec_edge.decode.policy import Policy
+from dyspec_edge.decode.policy.chain import ChainPolicy
+from dyspec_edge.decode.policy.priced import PricedPolicy
 
 ACCEPTANCES = (0.5, 0.7, 0.8, 0.9)
 ENDS = np.array([END], np.int32)

@@ -1,10 +1,12 @@
-"""Policies side by side on the same work: `dyspec-edge bench`, and what all benchmarks share.
+"""Policies side by side on the same work: what `dyspec-edge bench` and all benchmarks share.
 
-commands.py    what people type
 session.py     the runs of one command: in turns, each kept when it is finished
-stage.py       open models on which policies take turns        plan.py   which, and in what order
-summary.py     what runs come to        report.py  as Markdown        plots.py   as pictures
-prompts.py     the work                 journal.py finished runs      circumstances.py  where
+stage.py       open models on which policies take turns        schedule.py   which, in what order
+summary.py     what runs come to        report.py  as Markdown
+prompts.py     the work                 journal.py finished runs      conditions.py  where
+sequoia_fit.py the acceptance rates that Sequoia's trees are made for
+
+What people type, and plots, are in cli/; nothing here imports it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dyspec_edge import line_input
 from dyspec_edge.errors import DyspecError, OptionError
+from dyspec_edge.text.utf8 import decode
 
 GROUPS = {
     "code": ("code_completion", "code_edit", "coding"),
@@ -49,7 +49,7 @@ def read_prompts(path: Path) -> list[Prompt]:
         DyspecError: a file that cannot be read, or a line that is no prompt.
     """
     try:
-        text = line_input.decode(path.read_bytes(), f"'{path}'")
+        text = decode(path.read_bytes(), f"'{path}'")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DyspecError(f"cannot read the prompts '{path}': {reason}") from error

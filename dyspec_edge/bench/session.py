@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dyspec_edge.bench.journal import Journal
-from dyspec_edge.bench.plan import Lane, Turn, turns
 from dyspec_edge.bench.prompts import Prompt
+from dyspec_edge.bench.schedule import Lane, Turn, turns
 from dyspec_edge.bench.stage import Stage
+from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import EngineConfig
-from dyspec_edge.loading import physical_cores
-from dyspec_edge.sampling import SamplingParams
+from dyspec_edge.load.loading import physical_cores
 
 log = logging.getLogger(__name__)
 

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import psutil
 
-from dyspec_edge.assembly import Progress
-from dyspec_edge.bench.plan import Lane, Turn
 from dyspec_edge.bench.prompts import Prompt
-from dyspec_edge.calibration import Calibration
+from dyspec_edge.bench.schedule import Lane, Turn
+from dyspec_edge.decode.loop import Step
+from dyspec_edge.decode.policy import Policy, parse
+from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
+from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import Cancelled, OptionError
-from dyspec_edge.loading import Loaded, calibrate, open_models, pad_passes, set_prices
-from dyspec_edge.policy import Policy, parse
-from dyspec_edge.policy.priced import PricedPolicy
-from dyspec_edge.policy.sequoia import SequoiaPolicy
-from dyspec_edge.sampling import SamplingParams
-from dyspec_edge.speculative import Step
-from dyspec_edge.tree import TokenTree
+from dyspec_edge.load.assembly import Progress
+from dyspec_edge.load.calibration import Calibration
+from dyspec_edge.load.loading import Loaded, calibrate, open_models, pad_passes, set_prices
 
 NUM_BINS = 10
 """Of the draft's confidence, from 0 to 1."""

@@ -9,7 +9,7 @@ can name its cause.
 from __future__ import annotations
 
 from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, UNQUANTIZED, Context
-from dyspec_edge.llama.device import Device, gpu_devices, supports_gpu
+from dyspec_edge.llama.devices import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
 from dyspec_edge.llama.sampler import ChainOptions, SamplerChain

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, DyspecError, OptionError
-from dyspec_edge.llama.candidates import DeviceCandidates, attach_candidates
+from dyspec_edge.llama.backend_sampler import DeviceCandidates, attach_candidates
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
 from dyspec_edge.native import MAX_SEQUENCES, Batch

@@ -1,0 +1,230 @@
+"""Candidates from a small model: it evaluates nodes of the tree, a batch at a time.
+
+The drafter keeps its own cache across steps and re-evaluates nothing that it has seen; what the
+target emitted in the meantime is read together with the next root.  A draft context that is
+smaller than the text holds its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.tree import TokenTree
+
+NUM_CANDIDATES = 64
+"""Most probable tokens kept of a row of logits."""
+
+
+class ModelDrafter:
+    """Drafts with a model.
+
+    Args:
+        cache: the draft's context; `close` closes it.
+        num_ctx: usable tokens of it, the tree apart.
+        vocab_limit: ids at or above it are never drafted.
+        excluded: further ids that must not be drafted, because the target calls them otherwise.
+        substitute: what the draft reads in place of a token that its vocabulary lacks.
+        temperature: of the draft's soft-max; None for the verifier's own choice.
+
+    Attributes:
+        ranking: the rule of the present reply.
+        longest_read: of more unread tokens than that only the last ones are read; None for all.
+    """
+
+    def __init__(
+        self,
+        cache: TreeCache,
+        *,
+        num_ctx: int,
+        vocab_limit: int,
+        excluded: Sequence[int] = (),
+        substitute: int = 0,
+        temperature: float | None = None,
+    ) -> None:
+        self.cache = cache
+        self.temperature = temperature
+        self.ranking: Ranking | None = None
+        self.longest_read: int | None = None
+        self._num_ctx = num_ctx
+        self._vocab_limit = min(vocab_limit, cache.context.model.num_vocab)
+        self._excluded = np.asarray(sorted(excluded), np.int32)
+        self._substitute = substitute
+        self._passes: tuple[TokenTree, native.DraftPass] | None = None
+        self._followed: Ranking | None = None  # the rule that the passes know
+        self._has_begun = False  # passes of this step
+        self._text: Sequence[int] = ()
+        self._index = 0
+        self._start = 0  # where in the text the draft's cache begins
+        self._unread: list[int] = []  # what the next pass reads before the root
+
+    def begin(
+        self,
+        text: Sequence[int],
+        ranking: Ranking,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Read the tokens before the root and take the rule for a new reply."""
+        self.take(text, ranking)
+        self.read(on_progress=on_progress)
+
+    def take(self, text: Sequence[int], ranking: Ranking) -> None:
+        """As `begin`, but leave what was not read before for later."""
+        self.ranking = ranking
+        self._text = text
+        self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
+
+    def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Read the tokens before the root."""
+        self._move_window(len(self.cache.tokens))
+        self.cache.prefill(self._known(self._text[self._start :]), on_progress=on_progress)
+
+    @property
+    def num_behind(self) -> int:
+        """Tokens before the root that the next pass would have to read first."""
+        behind = len(self._text) - self._start - len(self.cache.tokens)
+        return behind if self.longest_read is None else min(behind, self.longest_read)
+
+    @property
+    def rows_seconds(self) -> float:
+        """Running total of reducing logits rows to candidates."""
+        return self._passes[1].rows_seconds if self._passes is not None else 0.0
+
+    @property
+    def read_seconds(self) -> float:
+        """Running total of reading tokens without evaluating any node."""
+        return self.cache.prefill_seconds
+
+    def find_on_device(self, *, commit: str | None = None) -> bool:
+        """Let candidates be found in the pass, on the device that holds the logits.
+
+        Args:
+            commit: as in `llama.candidates.attach_candidates`.
+
+        Returns:
+            Whether that is possible; if not, the host goes on finding them.
+        """
+        self._passes = None
+        return self.cache.context.attach_candidates(
+            num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
+        )
+
+    def find_on_host(self) -> None:
+        """Let candidates be found in logits that come to the host, as at first."""
+        self._passes = None
+        self.cache.context.detach_candidates()
+
+    def time_pass(self, num_rows: int) -> float:
+        """Seconds of one pass over `num_rows` rows with the finding of their candidates.
+
+        Raises:
+            DyspecError: nothing can be chosen from a row.
+        """
+        seconds = self.cache.time_pass(num_rows)
+        context, rows = self.cache.context, np.arange(num_rows, dtype=np.uint64)
+        ids = np.empty((num_rows, NUM_CANDIDATES), np.int32)
+        logits, lse = np.empty(ids.shape, np.float32), np.empty(num_rows, np.float32)
+        started = time.perf_counter()
+        if context.candidates is not None:
+            context.candidates.read(rows.astype(np.int32), ids, logits, lse)
+        else:
+            row_bytes = np.uint64(4 * context.model.num_vocab)
+            addresses = np.uint64(context.logits_address()) + row_bytes * rows
+            native.topk(addresses, self._vocab_limit, NUM_CANDIDATES, ids, logits, lse)
+        return seconds + time.perf_counter() - started
+
+    def start_step(self, text: Sequence[int], index: int) -> None:
+        """Take the tokens before the root, and the reply index of the token below the root."""
+        self._text, self._index = text, index
+        self._has_begun = False
+
+    def evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+        """Evaluate `nodes` in one pass and write their candidates into the tree.
+
+        Args:
+            nodes: int32[n]; the root comes first in the first call of a step.
+
+        Raises:
+            Cancelled, DecodeError: the draft's cache stays valid.
+        """
+        self._check(self._passes_over(tree).run(nodes))
+
+    def evaluator(self, tree: TokenTree) -> native.Evaluator:
+        """`evaluate` for native code, in this step."""
+        passes = self._passes_over(tree)
+        return native.Evaluator(passes.function, passes.address, self._check)
+
+    def passes(self) -> list[tuple[int, float]]:
+        """Rows and seconds of this step's passes."""
+        return self._passes[1].passes if self._passes is not None and self._has_begun else []
+
+    def draw(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
+        """Draw candidates of an evaluated node with replacement (Ranking.draw)."""
+        assert self.ranking is not None, "begin() comes first"
+        probs = tree.candidate_probs[node, : tree.num_candidates[node]]
+        return self.ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
+
+    def rewind(self, length: int) -> None:
+        """Keep nothing beyond the first `length` tokens of the text."""
+        self.cache.rewind(max(0, length - self._start))
+
+    def close(self) -> None:
+        """Close the draft's context.  Idempotent."""
+        self.cache.close()
+
+    def _passes_over(self, tree: TokenTree) -> native.DraftPass:
+        """Passes that are ready for this step's tree."""
+        assert self.ranking is not None, "begin() comes first"
+        if self._passes is None or self._passes[0] is not tree:
+            made = self.cache.draft_pass(
+                tree, vocab_limit=self._vocab_limit, excluded=self._excluded
+            )
+            self._passes, self._followed = (tree, made), None
+        passes = self._passes[1]
+        if self._followed is not self.ranking:
+            passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
+            self._followed = self.ranking
+        if not self._has_begun:
+            self._has_begun = True
+            self._move_window(len(self.cache.tokens))
+            self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
+            passes.start_step(self._unread, self._index)
+        return passes
+
+    def _check(self, code: int) -> None:
+        assert self._passes is not None
+        tree, passes = self._passes
+        self.cache.hold(self._unread)
+        if code < 0:
+            passes.check(code)
+            self.cache.check(code, tree.size)
+
+    def _move_window(self, num_shared: int) -> None:
+        """Keep the first tokens of the cache, those of this text, or begin anew later in the text.
+
+        Args:
+            num_shared: tokens that the cache has in common with the text from `_start`.
+        """
+        length, start = len(self._text), self._start
+        if num_shared == 0 or length - start >= self._num_ctx:
+            # Half a window, so that the draft need not start again soon.
+            start = 0 if length < self._num_ctx else length - self._num_ctx // 2
+            if start != self._start:
+                num_shared = 0
+        limit = self.longest_read
+        if limit is not None and length - start - num_shared > limit:
+            start, num_shared = length - limit, 0
+        self._start = start
+        self.cache.rewind(num_shared)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """`tokens`, with the substitute for those that the draft's vocabulary lacks."""
+        limit = self.cache.context.model.num_vocab
+        return [t if t < limit else self._substitute for t in tokens]

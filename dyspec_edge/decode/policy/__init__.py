@@ -1,0 +1,8 @@
+"""Policies: how a tree is grown in a step.  One file each; `parse` reads what --policy says."""
+
+from __future__ import annotations
+
+from dyspec_edge.decode.policy.interface import ROOT, Drafter, NoDrafter, Policy
+from dyspec_edge.decode.policy.parse import parse
+
+__all__ = ["ROOT", "Drafter", "NoDrafter", "Policy", "parse"]

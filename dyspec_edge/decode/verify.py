@@ -1,0 +1,238 @@
+"""The two exact verifiers: which path of a drafted tree the target agrees with.
+
+`match` draws the target's own token at each node and goes down while a child equals it.
+`residual` (multi-round rejection) tests the children against the target's distribution one after
+another; how they were drawn, with or without replacement, is the policy's to say.  Both emit at
+least one token a step: the one below the last accepted node, the *bonus token*.  Nothing here
+knows who drafted the tree.
+
+The end of a step, `verify`, is the target's pass, the walk, and the commit of what it reached.
+`FusedMatchVerifier` does it in one native call: after every pass Python finds the processor's
+caches empty.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge import native
+from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.decode.tree import TokenTree
+
+Rows = npt.NDArray[np.uint64]
+"""By node, the address of the target's logits float32[num_vocab]; 0 if they were not asked for."""
+
+
+class Verified(NamedTuple):
+    """How a tree was checked.
+
+    Attributes:
+        path: the accepted nodes, the root first; both caches hold what they had evaluated of them.
+        tokens: what was emitted; tokens[i] stands below path[i].
+        num_accepted: those that the target found in the tree.
+        draw_seconds: of drawing them, which plain decoding does as well.
+    """
+
+    path: list[int]
+    tokens: list[int]
+    num_accepted: int
+    draw_seconds: float
+
+
+class Verifier(Protocol):
+    """What the step loop asks of a verifier."""
+
+    name: str
+
+    def verify(
+        self,
+        target: TreeCache,
+        draft: TreeCache | None,
+        tree: TokenTree,
+        nodes: npt.NDArray[np.int32],
+        sampler: Sampler,
+        index: int,
+    ) -> Verified:
+        """Let the target check `nodes`, and commit what it agrees with in both caches.
+
+        Args:
+            target, draft: what the models have read; no draft: None.
+            tree: grown from a root that neither has read.
+            nodes: int32[n], as `TreeCache.evaluate` takes them.
+            sampler, index: as `walk` takes them.
+
+        Raises:
+            DyspecError: a row of logits holds no finite value.
+            Cancelled, DecodeError: the caches are as they were.
+        """
+        target.evaluate(tree, nodes)
+        started = time.perf_counter()
+        path, bonus = self.walk(tree, target.rows, sampler, index)
+        draw_seconds = time.perf_counter() - started
+        end = tree.child(path[-1], bonus)  # the target agreed with a terminal node, too
+        ended = end >= 0 and tree.terminal[end] != 0 and target.rows[end] != 0
+        for cache in (target, draft):
+            if cache is not None:
+                cache.commit(tree, path)
+        tokens = [*tree.token[path[1:]].tolist(), bonus]
+        return Verified(path, tokens, len(path) - 1 + int(ended), draw_seconds)
+
+    def walk(
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
+    ) -> tuple[list[int], int]:
+        """Walk down from the root.
+
+        Args:
+            tree: evaluated by the target.
+            rows: uint64[capacity of the tree].
+            sampler: draws; every emitted token is accepted into it.
+            index: index in the reply of the token below the root.
+
+        Returns:
+            The accepted path (node indices, the root first) and the bonus token; when the path
+            ends in a terminal node, the bonus token is that node's own and the node is left out.
+        """
+        ...
+
+
+class MatchVerifier(Verifier):
+    """The text is what plain decoding with the same seed gives."""
+
+    name = "match"
+
+    def walk(
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
+    ) -> tuple[list[int], int]:
+        """As `Verifier.walk`: one draw per emitted token, nothing else."""
+        return sampler.match(tree, rows, index)
+
+
+class FusedMatchVerifier(MatchVerifier):
+    """The same, with the end of a step in one native call."""
+
+    def __init__(self) -> None:
+        self._passes: tuple[tuple[object, ...], native.Verification] | None = None
+
+    def verify(
+        self,
+        target: TreeCache,
+        draft: TreeCache | None,
+        tree: TokenTree,
+        nodes: npt.NDArray[np.int32],
+        sampler: Sampler,
+        index: int,
+    ) -> Verified:
+        """As `Verifier.verify`."""
+        whose = (target, draft, tree, sampler)
+        if self._passes is None or self._passes[0] != whose:
+            self._passes = whose, target.verification(draft, sampler.native, tree)
+        passes = self._passes[1]
+        num_reached = passes.run(nodes, index)
+        if num_reached < 0:
+            target.check(num_reached, len(nodes))
+        tokens = passes.tokens(num_reached)
+        read = [tree.token.item(0), *tokens[:-1]]
+        target.hold(read)
+        if draft is not None:
+            draft.hold(read)
+        return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
+
+
+Rounds = Iterator[tuple[int, npt.NDArray[np.float64]]]
+"""The drafted tokens of a node in the order of drawing: the place of each among the candidates, and
+the probabilities float64[K] of all candidates when it was drawn."""
+
+
+def without_replacement(tree: TokenTree, node: int) -> Rounds:
+    """DySpec's rounds: child r is candidate r, drawn when those before it could not come again."""
+    num = max(0, int(tree.num_candidates[node]))
+    mass = tree.candidate_probs[node].astype(np.float64)
+    mass[num:] = 0.0
+    for rank in range(min(num, int(tree.num_children[node]))):
+        yield rank, mass / mass.sum()
+        mass[rank] = 0.0
+
+
+def then_uniform(tree: TokenTree, node: int) -> Rounds:
+    """Sequoia's rounds: when no candidate with a probability is left, uniformly from the others."""
+    yield from without_replacement(tree, node)
+    allowed = tree.candidate_ids[node] >= 0
+    for rank in range(int(tree.num_candidates[node]), int(tree.num_children[node])):
+        allowed[:rank] = False
+        yield rank, allowed / allowed.sum()
+
+
+def with_replacement(tree: TokenTree, node: int) -> Rounds:
+    """SpecInfer's rounds: each time from all candidates; a token may come again."""
+    mass = tree.candidate_probs[node].astype(np.float64)
+    mass[max(0, int(tree.num_candidates[node])) :] = 0.0
+    for place in tree.draws.get(node, ()):
+        yield int(place), mass / mass.sum()
+
+
+class ResidualVerifier(Verifier):
+    """The text follows the target's distribution; children must have been drawn from the draft.
+
+    With R = P, the target's distribution, and for each round (y, Q) of a node: accept y with
+    probability min(1, R[y] / Q[y]), else R = normalise(max(R - Q, 0)), next round.  No round left:
+    draw the bonus token from R.  How Q goes on from round to round is all in which DySpec
+    (Algorithm 3), Sequoia (Algorithm 2) and SpecInfer (Algorithm 2) differ.
+
+    Args:
+        rounds: how the children of a node were drawn.
+    """
+
+    name = "residual"
+
+    def __init__(self, rounds: Callable[[TokenTree, int], Rounds] = without_replacement) -> None:
+        self._rounds = rounds
+
+    def walk(
+        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
+    ) -> tuple[list[int], int]:
+        """As `Verifier.walk`."""
+        path = [0]
+        while True:
+            node, position = path[-1], index + len(path) - 1
+            ids, probs = sampler.distribution(int(rows[node]))
+            child, left = self._choose(tree, node, ids, probs, sampler, position)
+            token = int(tree.token[child]) if child >= 0 else sampler.pick(ids, left, position)
+            sampler.accept(token)
+            if child < 0 or not rows[child] or tree.terminal[child]:
+                return path, token
+            path.append(child)
+
+    def _choose(
+        self,
+        tree: TokenTree,
+        node: int,
+        ids: npt.NDArray[np.int32],
+        probs: npt.NDArray[np.float64],
+        sampler: Sampler,
+        position: int,
+    ) -> tuple[int, npt.NDArray[np.float64]]:
+        """The accepted child or -1, and what is left of the target's distribution."""
+        if not tree.num_children[node]:
+            return -1, probs
+        drafted = tree.candidate_ids[node]
+        # Where the draft's candidates stand among the target's tokens, if they do.
+        place = np.minimum(np.searchsorted(ids, drafted), len(ids) - 1)
+        known = ids[place] == drafted
+        left = probs.copy()
+        for number, (y, share) in enumerate(self._rounds(tree, node)):
+            token = int(drafted[y])
+            wanted = left[place[y]] if known[y] else 0.0
+            if wanted > 0 and sampler.chance(position, number, token) * share[y] < wanted:
+                return tree.child(node, token), left
+            drawable = known & (share > 0)
+            left[place[drawable]] = np.maximum(left[place[drawable]] - share[drawable], 0.0)
+            if left.sum() <= 0:  # rounding: the draft equals the target and was still refused
+                left = probs.copy()
+            left /= left.sum()
+        return -1, left

@@ -1,0 +1,308 @@
+"""Whether two model files can be a target and its draft, and what `inspect` prints of files.
+
+A draft needs the target's vocabulary: it is compared token by token.  Ids of which the two files
+think differently are tolerated while they are few, and then never drafted.
+
+    target  0 ........ differing ids ........ draft_limit | padding
+    draft   0 ........ (excluded_ids) ....... |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dyspec_edge.errors import VocabularyError
+from dyspec_edge.files.model_file import FileReport, inspect_file
+
+__all__ = [
+    "FileReport",
+    "PairReport",
+    "TokenDifference",
+    "as_dict",
+    "compare",
+    "describe",
+    "inspect_file",
+    "require_pair",
+]
+
+# Real tokens (no padding) that may stand at the end of one vocabulary only: what llama.cpp allows.
+_MAX_EXTRA = 128
+
+# Files of one family differ in a handful of special tokens, other families in nearly all.  The
+# share of a small vocabulary keeps two unrelated toy vocabularies from passing for relatives.
+_MAX_RENAMED = 16
+_RENAMED_SHARE = 1 / 100
+_SMALL_SHARE = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """A token id that means one text to the target and another to the draft."""
+
+    token: int
+    target_text: str
+    draft_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """How a draft's vocabulary fits a target's.
+
+    Attributes:
+        reason: why they cannot be a pair, one line; None if they can.
+        num_shared: ids with the same text in both.
+        differing: ids that both have, with different texts; ascending.
+        num_only_target, num_only_draft: ids beyond the other's end.
+        draft_limit: ids from this one on are never drafted.
+        excluded_ids: ids below `draft_limit` that are never drafted.
+        substitute_id: what the draft reads in place of a token that it lacks.
+        notes: what differs without harm, one line each; none where there is a reason.
+    """
+
+    target_path: Path
+    draft_path: Path
+    reason: str | None
+    num_shared: int
+    num_only_target: int
+    num_only_draft: int
+    draft_limit: int
+    substitute_id: int
+    notes: tuple[str, ...]
+    differing: tuple[TokenDifference, ...] = field(repr=False)
+
+    @property
+    def compatible(self) -> bool:
+        """Whether the two can be a pair."""
+        return self.reason is None
+
+    @property
+    def excluded_ids(self) -> tuple[int, ...]:
+        """Ids that both files have but give different texts."""
+        return tuple(difference.token for difference in self.differing)
+
+    def summary(self) -> str:
+        """One line: the reason against the pair, or what is never drafted."""
+        if self.reason:
+            return self.reason
+        parts = []
+        if self.differing:
+            first = self.differing[0]
+            parts.append(
+                f"{_ids(len(self.differing), 'differs', 'differ')} (first {first.token}: "
+                f"{first.target_text!r} against {first.draft_text!r})"
+            )
+        for count, owner in ((self.num_only_target, "target"), (self.num_only_draft, "draft")):
+            if count:
+                parts.append(f"{_ids(count, 'is', 'are')} in the {owner} only")
+        if not parts:
+            return f"the vocabularies are the same ({self.num_shared:,} tokens)"
+        return f"{', '.join(parts)}: never drafted; {self.num_shared:,} ids are shared"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; of the differing ids the first 20."""
+        return {
+            "target": str(self.target_path),
+            "draft": str(self.draft_path),
+            "compatible": self.compatible,
+            "summary": self.summary(),
+            "num_shared": self.num_shared,
+            "num_differing": len(self.differing),
+            "differing": [
+                {"id": d.token, "target": d.target_text, "draft": d.draft_text}
+                for d in self.differing[:20]
+            ],
+            "num_only_target": self.num_only_target,
+            "num_only_draft": self.num_only_draft,
+            "draft_limit": self.draft_limit,
+            "notes": list(self.notes),
+        }
+
+
+def compare(target: FileReport, draft: FileReport) -> PairReport:
+    """How the draft's vocabulary fits the target's, token by token."""
+    limit = min(target.num_vocab, draft.num_vocab)
+    differing = tuple(
+        TokenDifference(token, target.token_text(token), draft.token_text(token))
+        for token, (one, other) in enumerate(zip(target.tokens, draft.tokens, strict=False))
+        if one != other
+    )
+    reason = _reason(target, draft, differing)
+    return PairReport(
+        target_path=target.path,
+        draft_path=draft.path,
+        reason=reason,
+        num_shared=limit - len(differing),
+        num_only_target=target.num_vocab - limit,
+        num_only_draft=draft.num_vocab - limit,
+        draft_limit=limit,
+        substitute_id=draft.eos_id if draft.eos_id is not None else 0,
+        notes=() if reason else tuple(_notes(target, draft)),
+        differing=differing,
+    )
+
+
+def require_pair(target: FileReport, draft: FileReport) -> PairReport:
+    """`compare`, for files that must be a pair.
+
+    Raises:
+        VocabularyError: the draft's vocabulary does not fit; names the first differing token.
+    """
+    report = compare(target, draft)
+    if report.reason:
+        raise VocabularyError(f"{draft.path}: {report.reason}")
+    return report
+
+
+def describe(paths: Sequence[Path]) -> str:
+    """Plain text for people: each file, and each later file as a draft for the first.
+
+    Raises:
+        ModelFileError: a file is missing, broken or no GGUF.
+    """
+    reports = [inspect_file(Path(path), any_kind=True) for path in paths]
+    blocks = [_describe_file(report) for report in reports]
+    blocks += [_describe_pair(reports[0], draft) for draft in reports[1:]]
+    return "\n\n".join(blocks)
+
+
+def as_dict(paths: Sequence[Path]) -> dict[str, Any]:
+    """What `describe` says, for JSON: {"files": [...], "pairs": [...]}.
+
+    Raises:
+        ModelFileError: a file is missing, broken or no GGUF.
+    """
+    reports = [inspect_file(Path(path), any_kind=True) for path in paths]
+    return {
+        "files": [report.as_dict() for report in reports],
+        "pairs": [compare(reports[0], draft).as_dict() for draft in reports[1:]],
+    }
+
+
+def _reason(
+    target: FileReport, draft: FileReport, differing: Sequence[TokenDifference]
+) -> str | None:
+    for role, report in (("target", target), ("draft", draft)):
+        if report.obstacle:
+            return f"the {role} {report.obstacle}"
+    sizes = f"{target.num_vocab} and {draft.num_vocab} tokens"
+    limit = min(target.num_vocab, draft.num_vocab)
+    tolerated = max(min(_MAX_RENAMED, int(limit * _SMALL_SHARE)), int(limit * _RENAMED_SHARE))
+    other_kind = target.tokenizer != draft.tokenizer
+    if differing and (other_kind or len(differing) > tolerated):
+        first = differing[0]
+        return (
+            f"draft vocabulary differs from the target's at token {first.token}: "
+            f"{first.target_text!r} against {first.draft_text!r} ({sizes}); "
+            "use a draft of the same family"
+        )
+    if other_kind:
+        return (
+            f"draft vocabulary is of another kind: {target.tokenizer!r} against "
+            f"{draft.tokenizer!r} ({sizes}); use a draft of the same family"
+        )
+    longer, owner = (target, "target") if target.num_vocab > limit else (draft, "draft")
+    extra = [i for i in range(limit, longer.num_vocab) if not longer.is_padding(i)]
+    if len(extra) > _MAX_EXTRA:
+        return (
+            f"draft vocabulary differs from the target's at token {extra[0]}: "
+            f"{longer.token_text(extra[0])!r} and {len(extra) - 1:,} more are in the {owner} only "
+            f"({sizes}); use a draft of the same family"
+        )
+    return None
+
+
+def _notes(target: FileReport, draft: FileReport) -> Iterator[str]:
+    for name, one, other in (
+        ("beginning-of-text ids", target.bos_id, draft.bos_id),
+        ("end-of-text ids", target.eos_id, draft.eos_id),
+        ("end-of-turn ids", target.eot_id, draft.eot_id),
+        ("add_bos flags", target.add_bos, draft.add_bos),
+        ("pre-tokenizers", target.pre_tokenizer, draft.pre_tokenizer),
+    ):
+        if one != other:
+            yield f"the {name} differ ({one} and {other}); the target's is used"
+    if target.chat_template != draft.chat_template:
+        yield "the chat templates differ; the target's is used"
+    if draft.weights_bytes > target.weights_bytes:
+        yield "the draft is larger than the target; are they the wrong way round?"
+    for role, report in (("target", target), ("draft", draft)):
+        if report.kind in ("recurrent", "hybrid"):
+            yield f"the {role} is a {report.kind} model, which cannot hold a token tree"
+
+
+def _describe_file(report: FileReport) -> str:
+    lines: list[tuple[str, str]] = [("name", report.name or "not given")]
+    layers = f", {report.num_layers} layers" if report.num_layers else ""
+    lines.append(("kind", f"{report.kind}, architecture {report.architecture}{layers}"))
+    shards = f", {report.num_shards} shards" if report.num_shards > 1 else ""
+    lines.append(
+        (
+            "weights",
+            f"{report.quantization}, {_number(report.parameters)} parameters, "
+            f"{_size(report.weights_bytes)}{shards}",
+        )
+    )
+    if report.num_ctx_train:
+        window = f", sliding window {report.sliding_window:,}" if report.sliding_window else ""
+        lines.append(("context", f"{report.num_ctx_train:,} tokens{window}"))
+    if report.num_vocab:
+        lines.append(("vocabulary", f"{report.num_vocab:,} tokens, {_tokenizer(report)}"))
+        lines.append(("special ids", _special_ids(report)))
+        lines.append(("chat template", "yes" if report.chat_template else "none in the file"))
+    if report.obstacle:
+        lines.append(("cannot run", report.obstacle))
+    elif report.kind in ("recurrent", "hybrid"):
+        lines.append(("speculation", "none: this kind of model is decoded plainly"))
+    return "\n".join([str(report.path), *(f"  {key:<14} {value}" for key, value in lines)])
+
+
+def _describe_pair(target: FileReport, draft: FileReport) -> str:
+    pair = compare(target, draft)
+    verdict = "can be a pair" if pair.compatible else "cannot be a pair"
+    return "\n".join(
+        [
+            f"target {target.path.name}, draft {draft.path.name}: {verdict}",
+            f"  {pair.summary()}",
+            *(f"  note: {note}" for note in pair.notes),
+        ]
+    )
+
+
+def _tokenizer(report: FileReport) -> str:
+    return (
+        f"{report.tokenizer} ({report.pre_tokenizer})"
+        if report.pre_tokenizer
+        else (report.tokenizer)
+    )
+
+
+def _special_ids(report: FileReport) -> str:
+    named = (("bos", report.bos_id), ("eos", report.eos_id), ("eot", report.eot_id))
+    parts = [
+        f"{name} {token} {report.token_text(token)!r}" for name, token in named if token is not None
+    ]
+    added = {True: "bos is added", False: "bos is not added", None: "bos by the tokenizer's rule"}
+    return ", ".join([*parts, added[report.add_bos]])
+
+
+def _ids(count: int, singular: str, plural: str) -> str:
+    return f"1 id {singular}" if count == 1 else f"{count:,} ids {plural}"
+
+
+def _number(value: float) -> str:
+    for unit in ("", " K", " M"):
+        if value < 1000:
+            return f"{value:.3g}{unit}"
+        value /= 1000
+    return f"{value:.3g} B"
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.2f} GiB"

@@ -1,0 +1,173 @@
+"""Model files that are already on this machine: our cache, the hub's, Ollama's, LM Studio's.
+
+Nothing here touches the network, and nothing is copied: a file is used where it lies.
+
+    ours       models/USER/REPO/FILE
+    hub        models--USER--REPO/snapshots/COMMIT/FILE -> ../../blobs/SHA256
+    Ollama     manifests/hf.co/USER/REPO/TAG names blobs/sha256-SHA256
+    LM Studio  USER/REPO/FILE
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dyspec_edge.files.catalog import ModelSource
+
+DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+# Companions of a model that lie in the same repository.
+_COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+
+
+def cache_dir() -> Path:
+    """Where fetched models go: $DYSPEC_EDGE_CACHE or the platform's cache directory."""
+    chosen = os.environ.get("DYSPEC_EDGE_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "dyspec-edge"
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path.home() / ".cache") / "dyspec-edge"
+
+
+def own_path(repo: str, file: str) -> Path:
+    """Where our cache keeps a file of a hub repository."""
+    return cache_dir().joinpath("models", *repo.split("/"), file)
+
+
+def find(source: ModelSource) -> Path | None:
+    """The file of a source, if this machine has it; of a split model the first shard."""
+    for directory in _directories(source.repo):
+        path = _pick_file(directory, source)
+        if path is not None:
+            return path
+    if source.sha256 is not None:
+        for blob in _blobs(source.sha256):
+            if source.size is None or blob.stat().st_size == source.size:
+                return blob
+    return _ollama_model(source)
+
+
+def pick(names: Sequence[str], quant: str | None, *, fallback: bool = True) -> str | None:
+    """The model file that llama.cpp would take for USER/REPO[:QUANT]; a first shard if split.
+
+    Without `quant`: Q4_K_M, then Q8_0, then, if `fallback`, the first one.
+    """
+    models = [name for name in sorted(names) if _is_first_shard(name)]
+    for wanted in DEFAULT_QUANTS if quant is None else (quant,):
+        pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(wanted)}[.-]", re.IGNORECASE)
+        for name in models:
+            if pattern.search(name):
+                return name
+        if not fallback:
+            break
+    return models[0] if models and quant is None and fallback else None
+
+
+def shards(name: str) -> tuple[str, ...]:
+    """The names of all parts of a split model, or only `name`."""
+    match = _SHARD.search(name)
+    if match is None:
+        return (name,)
+    count = int(match[2])
+    stem = name[: match.start()]
+    return tuple(f"{stem}-{index:05}-of-{count:05}.gguf" for index in range(1, count + 1))
+
+
+def _is_first_shard(name: str) -> bool:
+    base = name.rpartition("/")[2]
+    if not base.endswith(".gguf") or any(word in base for word in _COMPANIONS):
+        return False
+    match = _SHARD.search(base)
+    return match is None or int(match[1]) == 1
+
+
+def _pick_file(directory: Path, source: ModelSource) -> Path | None:
+    if not os.access(directory, os.R_OK):
+        return None
+    names = [path.relative_to(directory).as_posix() for path in directory.rglob("*.gguf")]
+    # A fallback is for the hub to choose, which knows all files of the repository.
+    name = source.file if source.file in names else None
+    if source.file is None:
+        name = pick(names, source.quant, fallback=False)
+    if name is None or not set(shards(name)) <= set(names):
+        return None
+    path = directory / name
+    return path if source.size is None or path.stat().st_size == source.size else None
+
+
+def _directories(repo: str) -> Iterator[Path]:
+    """Directories that hold files of a repository under their own names."""
+    yield cache_dir().joinpath("models", *repo.split("/"))
+    snapshots = _hub_cache() / f"models--{repo.replace('/', '--')}" / "snapshots"
+    if os.access(snapshots, os.R_OK):
+        yield from sorted(snapshots.iterdir())
+    for root in (".lmstudio", ".cache/lm-studio"):
+        yield Path.home().joinpath(root, "models", *repo.split("/"))
+
+
+def _blobs(sha256: str) -> Iterator[Path]:
+    """Files that their store names by this checksum."""
+    hub = _hub_cache()
+    if os.access(hub, os.R_OK):
+        yield from hub.glob(f"models--*/blobs/{sha256}")
+    for root in _ollama_roots():
+        blob = root / "blobs" / f"sha256-{sha256}"
+        if os.access(blob, os.R_OK):
+            yield blob
+
+
+def _ollama_model(source: ModelSource) -> Path | None:
+    """What `ollama pull hf.co/USER/REPO:QUANT` has left."""
+    if source.file is not None:
+        return None
+    wanted = (source.quant or DEFAULT_QUANTS[0]).lower()
+    for root in _ollama_roots():
+        manifests = root.joinpath("manifests", "hf.co", *source.repo.split("/"))
+        if not os.access(manifests, os.R_OK):
+            continue
+        for manifest in manifests.iterdir():
+            if manifest.name.lower() == wanted:
+                blob = _model_layer(root, manifest)
+                if blob is not None:
+                    return blob
+    return None
+
+
+def _model_layer(root: Path, manifest: Path) -> Path | None:
+    try:
+        layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+        models = [
+            layer["digest"] for layer in layers if str(layer["mediaType"]).endswith("image.model")
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        # Not a manifest that we understand: the file counts as not there.
+        return None
+    # Several model layers are the shards of a split model under names llama.cpp cannot follow.
+    if len(models) != 1:
+        return None
+    blob = root / "blobs" / str(models[0]).replace(":", "-")
+    return blob if os.access(blob, os.R_OK) else None
+
+
+def _hub_cache() -> Path:
+    # Read here, not from huggingface_hub: importing that takes half a second.
+    if "HF_HUB_CACHE" in os.environ:
+        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    default = (Path(xdg) if xdg else Path.home() / ".cache") / "huggingface"
+    return Path(os.environ.get("HF_HOME", default)).expanduser() / "hub"
+
+
+def _ollama_roots() -> Iterator[Path]:
+    if "OLLAMA_MODELS" in os.environ:
+        yield Path(os.environ["OLLAMA_MODELS"]).expanduser()
+    yield Path.home() / ".ollama" / "models"
+    # Where the Linux installer's service keeps them.
+    yield Path("/usr/share/ollama/.ollama/models")

@@ -1,0 +1,88 @@
+"""What to load and how: the options of an engine, before anything is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dyspec_edge import llama
+from dyspec_edge.decode.policy import parse
+from dyspec_edge.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What to load and how; the command line's options of the same meaning stand behind.
+
+    Attributes:
+        model, draft: GGUF files, of split ones the first shard (-m, -md).
+        num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the training length of
+            the target (-c, -cd).
+        num_threads: None for the number of physical cores (-t).
+        num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).
+        require_gpu: refuse to run without a GPU (--require-gpu).
+        flash_attn: "on", "off" or "auto": on a CPU off where memory allows, which is faster there
+            (-fa).
+        cache_type_k, cache_type_v: a key of llama.CACHE_TYPES (-ctk, -ctv).
+        lora: adapters of the target (--lora).
+        policy: None for `priced`; with `residual`, for what passes cost here (--policy).
+        verify: "auto", "match" or "residual" (--verify).
+        draft_temperature: None for the verifier's own choice (--draft-temp).
+        device_sampling: whether candidates are found on the device that holds the draft's logits:
+            "on", "off" or "auto", where that is faster (--device-sampling).
+        chat_template: Jinja text instead of the file's own template (--chat-template).
+        verbose: show llama.cpp's log.
+    """
+
+    model: Path
+    draft: Path | None = None
+    num_ctx: int | None = None
+    num_ctx_draft: int | None = None
+    num_threads: int | None = None
+    num_gpu_layers: int | None = None
+    num_gpu_layers_draft: int | None = None
+    require_gpu: bool = False
+    flash_attn: str = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    lora: tuple[Path, ...] = ()
+    use_mmap: bool = True
+    use_mlock: bool = False
+    policy: str | None = None
+    verify: str = "auto"
+    draft_temperature: float | None = None
+    device_sampling: str = "auto"
+    chat_template: str | None = None
+    verbose: bool = False
+
+    def check(self) -> None:
+        """Raise OptionError for a value that has no meaning."""
+        for name, allowed in (
+            ("flash_attn", tuple(llama.FLASH_ATTN)),
+            ("cache_type_k", tuple(llama.CACHE_TYPES)),
+            ("cache_type_v", tuple(llama.CACHE_TYPES)),
+            ("verify", ("auto", "match", "residual")),
+            ("device_sampling", ("auto", "on", "off")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise OptionError(
+                    f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
+                )
+        if self.flash_attn == "off" and self.cache_type_v not in llama.UNQUANTIZED:
+            raise OptionError(
+                f"cache_type_v {self.cache_type_v} works with flash attention only; drop -fa off, "
+                "or use f16"
+            )
+        for option, tokens in (("-c", self.num_ctx), ("-cd", self.num_ctx_draft)):
+            if tokens is not None and tokens < 0:
+                raise OptionError(
+                    f"a context of {tokens} tokens: {option} must be 0 (training length) or more"
+                )
+        if self.policy is not None:
+            parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
+        if self.num_threads is not None and self.num_threads < 1:
+            raise OptionError(f"{self.num_threads} threads: -t must be 1 or more")
+        if self.draft_temperature is not None and not self.draft_temperature > 0:
+            raise OptionError(f"--draft-temp is {self.draft_temperature}; it must be above 0")

@@ -1,0 +1,275 @@
+"""What fits where: context length, GPU layers and how weights are loaded.
+
+Decided from file headers and free memory, before anything is loaded, so that a request that
+cannot work fails at once and with a number that would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from dyspec_edge.errors import DeviceError, OptionError
+from dyspec_edge.files.model_file import FileReport
+from dyspec_edge.llama import UBATCH, UNQUANTIZED, Device
+
+DEFAULT_CTX = 8192
+"""Usable tokens at most without -c."""
+
+SMALLEST_CTX = 512
+RESERVE = 512 << 20
+"""Bytes left for logits, compute buffers and everything else on the machine."""
+
+REPACKED_SHARE = 0.6
+"""The second copy of 4-bit tensors that a CPU backend makes at load, as a share of the file."""
+
+SCORES_SHARE = 1 / 8
+"""Of the weights' size, what attention scores may take besides `RESERVE`."""
+
+ALL_LAYERS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How to load a pair.
+
+    Attributes:
+        num_ctx, num_ctx_draft: usable tokens of target and draft.
+        layers, layers_draft: layers to offload, -1 for all.
+        flash_attn, flash_attn_draft: "on", "off", or "auto" for llama.cpp's own choice.
+        streamed: the target's weights are larger than memory and are read again in every pass.
+        notices: lines that say what was decided and why.
+    """
+
+    num_ctx: int
+    num_ctx_draft: int
+    layers: int
+    layers_draft: int
+    flash_attn: str
+    flash_attn_draft: str
+    streamed: bool
+    notices: tuple[str, ...]
+
+
+def available_memory() -> int:
+    """Bytes that new allocations can take: the machine's, or a control group's if smaller."""
+    return min([int(psutil.virtual_memory().available), *_rooms_of_groups()])
+
+
+def _rooms_of_groups() -> Iterator[int]:
+    """What the limit of each control group of this process, and of those above it, leaves.
+
+    Cached files can be dropped, so that only anonymous memory counts as used.
+    """
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return  # not Linux
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if not controllers:
+            root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "anon"
+        elif "memory" in controllers.split(","):
+            root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "total_rss"
+        else:
+            continue
+        folder = root / group.lstrip("/")
+        # A container may see the path of its host and, mounted at the root, only its own group.
+        for above in (folder, *folder.parents):
+            room = _room(above, limit, used) if above.is_relative_to(root) else None
+            if room is not None:
+                yield room
+
+
+def _room(folder: Path, limit: str, used: str) -> int | None:
+    """What a group's limit leaves; None if there is no such group, or no limit in it."""
+    try:
+        allowed = int((folder / limit).read_text())
+        statistics = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, allowed - next(int(value) for key, value in statistics if key == used))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:
+    """Bytes that one token takes in the KV cache, over all layers (an upper bound)."""
+    values = report.num_kv_values or 0
+    return int(values / 2 * (_bytes_per_value(type_k) + _bytes_per_value(type_v)))
+
+
+def place(
+    target: FileReport,
+    draft: FileReport | None,
+    devices: Sequence[Device],
+    *,
+    memory: int,
+    cache_types: tuple[str, str],
+    num_ctx: int | None,
+    num_ctx_draft: int | None,
+    layers: int | None,
+    layers_draft: int | None,
+    flash_attn: str,
+    gpu_build: bool,
+) -> Placement:
+    """Decide for a pair.
+
+    Args:
+        devices: GPUs.
+        memory: bytes free on the host.
+        cache_types: -ctk and -ctv.
+        num_ctx: tokens asked for; None for the default, 0 for the training length.
+        num_ctx_draft: the same for the draft, which never has more than the target.
+        layers, layers_draft: layers asked for; None for what fits.
+        flash_attn: -fa.
+        gpu_build: whether this llama.cpp can offload at all.
+
+    Raises:
+        DeviceError: the context that was asked for does not fit.
+        OptionError: a negative context.
+    """
+    per_token = cache_bytes_per_token(target, *cache_types)
+    per_token_draft = cache_bytes_per_token(draft, *cache_types) if draft else 0
+    streamed = not devices and target.weights_bytes + RESERVE > memory
+    resident = 0.0
+    if not streamed and not devices:
+        resident = target.weights_bytes * (1 + REPACKED_SHARE)
+    if draft is not None:
+        resident += draft.weights_bytes * (1 + REPACKED_SHARE)
+    # A streamed target lives in whatever memory is left: its cache may have a quarter.
+    room = memory / 4 if streamed else memory - resident - RESERVE
+    if devices:
+        room = max(room, sum(d.free_memory for d in devices) - target.weights_bytes - RESERVE)
+    notices: list[str] = []
+    longest_draft = num_ctx_draft or (draft.num_ctx_train if draft else None)
+    fits = _fitting(room, per_token, per_token_draft, longest_draft)
+    tokens = _context(target, num_ctx, fits, notices)
+    tokens_draft = min(tokens, longest_draft or tokens)
+    if streamed:
+        notices.append(
+            f"{target.path.name} ({target.weights_bytes / 1e9:.1f} GB) is larger than the free "
+            f"memory ({memory / 1e9:.1f} GB): its weights are read from disk in every pass"
+        )
+    layers, layers_draft = _layers(
+        target,
+        draft,
+        devices,
+        per_token * tokens,
+        per_token_draft * tokens_draft,
+        (layers, layers_draft),
+        gpu_build,
+        notices,
+    )
+    contexts = [(target, tokens)] if layers == 0 else []
+    if draft is not None and layers_draft == 0:
+        contexts.append((draft, tokens_draft))
+    left = room + RESERVE - per_token * tokens - per_token_draft * tokens_draft
+    on_cpu = _attention_on_cpu(flash_attn, cache_types[1], contexts, left)
+    return Placement(
+        num_ctx=tokens,
+        num_ctx_draft=tokens_draft,
+        layers=layers,
+        layers_draft=layers_draft,
+        flash_attn=flash_attn if layers else on_cpu,
+        flash_attn_draft=flash_attn if layers_draft else on_cpu,
+        streamed=streamed,
+        notices=tuple(notices),
+    )
+
+
+def _fitting(room: float, per_token: int, per_token_draft: int, longest_draft: int | None) -> int:
+    """Tokens of the target for which both caches fit into `room` bytes."""
+    tokens = room // max(1, per_token + per_token_draft)
+    if longest_draft is not None and tokens > longest_draft:
+        tokens = (room - per_token_draft * longest_draft) // max(1, per_token)
+    return max(0, int(tokens) // 256 * 256)
+
+
+def _context(target: FileReport, asked: int | None, fits: int, notices: list[str]) -> int:
+    trained = target.num_ctx_train or DEFAULT_CTX
+    if asked is not None and asked < 0:
+        raise OptionError(f"a context of {asked} tokens: -c must be 0 (training length) or more")
+    if asked is None:
+        tokens = min(trained, DEFAULT_CTX, max(fits, SMALLEST_CTX))
+        reason = "" if tokens == trained else f" of {trained} trained"
+        short = " (what fits in memory)" if tokens == fits else ""
+        notices.append(f"context: {tokens} tokens{reason}{short}; -c changes it")
+        return tokens
+    tokens = asked or trained
+    if tokens > max(fits, SMALLEST_CTX):
+        raise DeviceError(
+            f"a context of {tokens} tokens does not fit in the free memory beside "
+            f"{target.path.name}; -c {max(fits, SMALLEST_CTX)} does"
+        )
+    if tokens > trained:
+        notices.append(f"context: {tokens} tokens, but the model was trained with {trained}")
+    return tokens
+
+
+def _attention_on_cpu(
+    asked: str, type_v: str, contexts: Sequence[tuple[FileReport, int]], left: float
+) -> str:
+    """Off where the scores of all cells fit into memory, which is faster; else on.
+
+    llama.cpp's flash attention on CPUs goes through all cells anew for every row, so that the rows
+    of a tree cost as much as they do one by one; without it they share what is read, at the price
+    of a buffer of heads x rows x cells.
+    """
+    if asked != "auto":
+        return asked
+    if type_v not in UNQUANTIZED or any(not report.num_heads for report, _ in contexts):
+        return "on"
+    scores = sum(4 * UBATCH * cells * (report.num_heads or 0) for report, cells in contexts)
+    weights = sum(report.weights_bytes for report, _ in contexts)
+    return "off" if scores <= min(left, RESERVE + SCORES_SHARE * weights) else "on"
+
+
+def _layers(
+    target: FileReport,
+    draft: FileReport | None,
+    devices: Sequence[Device],
+    cache: int,
+    cache_draft: int,
+    asked: tuple[int | None, int | None],
+    gpu_build: bool,
+    notices: list[str],
+) -> tuple[int, int]:
+    """The draft goes to the GPU first, whole; then as many target layers as fit."""
+    layers, layers_draft = asked
+    if not devices:
+        if layers or layers_draft:
+            cause = (
+                "no GPU was found" if gpu_build else "this llama.cpp is built without GPU support"
+            )
+            notices.append(
+                f"-ngl has no effect: {cause}; for a GPU build see the README, section GPU "
+                '(CMAKE_ARGS="-DGGML_CUDA=on")'
+            )
+        return 0, 0
+    free = sum(device.free_memory for device in devices) * 0.9 - RESERVE
+    if layers_draft is None:
+        wanted = draft.weights_bytes + cache_draft if draft else 0
+        layers_draft = ALL_LAYERS if draft and wanted <= free else 0
+        if draft and not layers_draft:
+            notices.append(f"{draft.path.name} does not fit on the GPU and stays on the CPU")
+    if layers_draft and draft:
+        share = 1.0 if layers_draft < 0 else min(1.0, layers_draft / (draft.num_layers or 1))
+        free -= share * (draft.weights_bytes + cache_draft)
+    if layers is None:
+        count = target.num_layers or 1
+        per_layer = (target.weights_bytes + cache) / (count + 1)  # + 1: the output layer
+        fit = max(0, int(free // per_layer))
+        layers = ALL_LAYERS if fit > count else fit
+    names = ", ".join(device.description for device in devices)
+    shown = "all" if layers < 0 else str(layers)
+    shown_draft = "" if draft is None else f", draft {'all' if layers_draft < 0 else layers_draft}"
+    notices.append(f"{names}: target layers {shown}{shown_draft}")
+    return layers, layers_draft
+
+
+def _bytes_per_value(cache_type: str) -> float:
+    values, size = GGML_QUANT_SIZES[GGMLQuantizationType[cache_type.upper()]]
+    return size / values

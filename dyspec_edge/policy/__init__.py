@@ -1,8 +1,0 @@
-"""Policies: how a tree is grown in a step.  One file each; `parse` reads what --policy says."""
-
-from __future__ import annotations
-
-from dyspec_edge.policy.interface import ROOT, Drafter, NoDrafter, Policy
-from dyspec_edge.policy.parse import parse
-
-__all__ = ["ROOT", "Drafter", "NoDrafter", "Policy", "parse"]

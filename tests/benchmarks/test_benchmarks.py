@@ -1,0 +1,100 @@
+"""The benchmark programs on generated models: they run, and their last lines are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.__main__ import main
+from dyspec_edge.decode.policy.priced import PricedPolicy
+from tests.conftest import TinyPair
+
+PROMPTS = ("writing", "writing", "code_completion")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        {"id": f"p/{i}", "category": category, "turns": [f"the cat sat on mat {i}"]}
+        for i, category in enumerate(PROMPTS)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def run(pair: TinyPair, prompts: Path, command: str, *options: str, tokens: int = 12) -> Any:
+    """The JSON document of one command."""
+    models = ["-m", str(pair.target), "-md", str(pair.draft), "-t", "1", "-c", "512"]
+    common = ["--prompts", str(prompts), "--tokens", str(tokens)]
+    result = CliRunner().invoke(main, [command, *models, *common, *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def test_overhead_has_all_parts(tiny_pair: TinyPair, prompts: Path) -> None:
+    lengths = ("--lengths", "40", "--rounds", "1", "--policy", "dyspec:8")
+    found = run(tiny_pair, prompts, "overhead", *lengths)
+    assert [cell["chain"] for cell in found["cells"]] == ["T = 0", "T = 0.8, defaults"]
+    for cell in found["cells"]:
+        seconds = cell["seconds"]
+        assert 0 < seconds["python"] < seconds["step"]
+        assert 0 < seconds["orchestration"] < seconds["step"]
+
+
+def test_plain_decoding_writes_what_a_bare_loop_does(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "plain")
+    assert json.dumps(found).count("true") >= 1
+    assert "false" not in json.dumps(found)
+
+
+def test_a_race_is_even_in_tokens(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "race", "--policy", "chain:3", tokens=30)
+    speedups = found["speedups"]
+    assert {name: mean["pairs"] for name, mean in speedups["groups"].items()} == {
+        "prose": 2,
+        "code": 1,
+    }
+    assert 0.05 < speedups["mean_of_pairs"]["value"] < 20
+
+
+def test_shared_noise_is_what_is_switched_off(tiny_equal: TinyPair, prompts: Path) -> None:
+    """A draft that is the target is right at every node, but only with the target's noise."""
+    few = ("--category", "writing", "--chain", "temperature only", "--temp", "1")
+    found = run(tiny_equal, prompts, "noise", *few, "--policy", "chain:4", tokens=60)
+    by_way = found["cells"][0]["block_efficiency"]
+    assert by_way["shared noise"] > 3.5
+    assert by_way["match without"] < by_way["shared noise"] - 0.5
+
+
+def test_near_ties_of_f32_are_none(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "near-ties", "--category", "writing", "--each", "1")
+    assert {policy["flips"] for policy in found["policies"].values()} == {0}
+
+
+def test_both_ways_of_padding_answer_every_prompt(
+    tiny_pair: TinyPair, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PricedPolicy, "has_headroom", lambda _self: True)
+    found = run(tiny_pair, prompts, "padding", "--category", "writing", "--each", "2")
+    assert [len(replies) for replies in found["replies"].values()] == [2, 2]
+    assert all(0 <= r["target_reused"] <= 1 for r in found["replies"]["filled"])
+
+
+def test_refused_rows_are_counted(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "rejected", "--category", "writing", "--each", "2", tokens=40)
+    counts = found["counts"]
+    assert counts["steps"] >= counts["draft"] > 0
+    for length in (2, 3, 4):
+        known, right = counts[f"known {length}"], counts[f"right {length}"]
+        assert known >= right >= counts[f"alone {length}"]
+
+
+def test_attention_is_timed_at_every_depth_in_both_ways(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "attention", "--depths", "8,40")
+    assert set(found) >= {"8 on", "8 off", "40 on", "40 off"}
+    assert min(found["40 off"]["seconds"].values()) > 0

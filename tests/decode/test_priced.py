@@ -1,0 +1,478 @@
+"""The priced policy: what prices make it do, in a world whose clock follows made-up curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.policy import NoDrafter
+from dyspec_edge.decode.policy.interface import Drafter
+from dyspec_edge.decode.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
+from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.llama import Model
+from tests.conftest import TinyPair
+from tests.decoding import CHEAP_ROWS, opened_decoder, reply, steps
+
+Ids = npt.NDArray[np.int32]
+
+END = 2
+ENDS = np.array([END], np.int32)
+FAR = 10_000
+
+# T and D as section 3 of the design measured them, in units of T(1).
+F16 = (
+    CostCurve((1, 4, 8, 16, 32, 64), (1.0, 1.4, 1.95, 3.2, 4.9, 8.9)),
+    CostCurve((1, 4, 8, 16), (0.17, 0.6, 1.07, 1.6)),
+)
+Q4 = (
+    CostCurve((1, 4, 8, 16, 32, 64), (1.0, 2.6, 5.2, 7.2, 14.6, 26.0)),
+    CostCurve((1, 4, 8, 16), (0.42, 1.43, 2.6, 3.8)),
+)
+STREAMED = (
+    CostCurve((1, 8, 32, 64), (1.0, 1.1, 1.5, 2.0)),
+    CostCurve((1, 4, 8, 16), (0.016, 0.05, 0.1, 0.15)),
+)
+EXPERTS = (
+    CostCurve((1, 2, 4, 8, 64), (1.0, 1.95, 3.5, 4.5, 12.0)),
+    CostCurve((1, 16), (0.1, 0.4)),
+)
+
+
+@dataclass
+class World(Drafter):
+    """A text that the target will write, a draft that knows some of it, and a clock.
+
+    Attributes:
+        right: chance that the draft's first, second, ... child is the true token.
+        slowness: factor on all passes from now on.
+        sizes: rows of every target pass.
+    """
+
+    text: Sequence[int]
+    prices: tuple[CostCurve, CostCurve]
+    right: Callable[[int], Sequence[float]] = lambda _at: (0.8, 0.1)
+    slowness: float = 1.0
+    now: float = 0.0
+    at: int = 1
+    num_behind: int = 0
+    sizes: list[int] = field(default_factory=list)
+    num_drafted: int = 0
+    read_seconds: float = 0.0
+    recorded: list[tuple[int, float]] = field(default_factory=list)
+    ranking: None = None
+
+    def passes(self) -> list[tuple[int, float]]:
+        return self.recorded
+
+    def read(self) -> None:
+        seconds = self.slowness * self.prices[1].at(max(1, self.num_behind))
+        self.now += seconds
+        self.read_seconds += seconds
+        self.num_behind = 0
+
+    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
+        behind = self.num_behind if nodes[0] == 0 else 0
+        seconds = self.slowness * self.prices[1].at(len(nodes) + behind)
+        self.now += seconds
+        self.recorded.append((len(nodes) + behind, seconds))
+        self.num_behind, self.num_drafted = 0, self.num_drafted + len(nodes)
+        for node in nodes.tolist():
+            path = tree.token[tree.path(node)].tolist()
+            at = self.at + len(path) - 1
+            true = self.text[at] if self.text[self.at - 1 : at] == path else -1
+            rng = np.random.default_rng([at, *path])
+            chances = np.array([*self.right(at), 0.02, 0.02, 0.02, 0.02])
+            ids = rng.choice(np.arange(50_000, 60_000), len(chances), replace=False)
+            rank = int(np.argmax(rng.random() < np.cumsum(chances)))
+            if true >= 0 and rank < len(self.right(at)):
+                ids[rank] = true
+            tree.candidate_ids[node, : len(ids)] = ids
+            tree.candidate_probs[node, : len(ids)] = chances / max(1.0, chances.sum())
+            tree.num_candidates[node] = len(ids)
+
+    def step(self, policy: PricedPolicy, tree: TokenTree, *, drafts: bool = True) -> int:
+        """One step of the loop; returns the number of emitted tokens."""
+        started, read = self.now, self.read_seconds
+        self.recorded.clear()
+        tree.reset(self.text[self.at - 1])
+        room = len(self.text) - self.at
+        nodes = np.zeros(1, np.int32)
+        if room > 1:
+            nodes = policy.grow(tree, self if drafts else NoDrafter(), room - 1)
+        check_rows(tree, nodes)
+        seconds = self.slowness * self.prices[0].at(len(nodes))
+        self.now += seconds
+        path, tokens = [0], [self.text[self.at]]
+        while (child := tree.child(path[-1], tokens[-1])) in nodes and child > 0:
+            path.append(child)
+            tokens.append(self.text[self.at + len(tokens)])
+        self.sizes.append(len(nodes))
+        known = sum(tree.num_candidates[node] >= 0 for node in path)
+        policy.learn(
+            tree,
+            path,
+            tokens,
+            num_rows=len(nodes),
+            target_seconds=seconds,
+            seconds=self.now - started - (self.read_seconds - read),
+        )
+        self.at += len(tokens)
+        self.num_behind += len(tokens) - known
+        return len(tokens)
+
+
+def check_rows(tree: TokenTree, nodes: Ids) -> None:
+    assert nodes[0] == 0
+    assert len(nodes) <= ROWS
+    parents = tree.parent[nodes[1:]].tolist()
+    assert all(p in nodes[: i + 1] for i, p in enumerate(parents))
+    assert len(nodes) - len(set(parents)) <= LEAVES
+
+
+@pytest.fixture
+def run() -> Callable[..., PricedPolicy]:
+    """`run(world)`: writes the world's text, checking the account in every step."""
+
+    def write(
+        world: World,
+        *,
+        believed: tuple[CostCurve, CostCurve] | None = None,
+        with_draft: bool = True,
+        policy: PricedPolicy | None = None,
+        prompt: int = 1,
+        at_step: Callable[[int], None] = lambda _emitted: None,
+    ) -> PricedPolicy:
+        if policy is None:
+            policy = PricedPolicy(ENDS)
+            target, draft = believed or world.prices
+            policy.set_prices(target, draft if with_draft else None)
+        tree = TokenTree(policy.tree_capacity, 64)
+        world.at = prompt
+        world.num_behind = prompt - 1
+        if policy.begin(world.text[:prompt], world if with_draft else None) and with_draft:
+            world.read()
+        while world.at < len(world.text) - 1:
+            world.step(policy, tree, drafts=with_draft)
+            at_step(world.at)
+        return policy
+
+    return write
+
+
+def fresh_text(n: int, seed: int = 0) -> list[int]:
+    """Nothing in it repeats."""
+    return [int(t) for t in np.random.default_rng(seed).permutation(40_000)[:n]]
+
+
+def plain_seconds(world: World, num_tokens: int) -> float:
+    return num_tokens * world.prices[0].at(1)
+
+
+Run = Callable[..., PricedPolicy]
+
+
+def test_cheap_rows_make_large_trees(run: Run) -> None:
+    world = World(fresh_text(600, seed=1), STREAMED, lambda _: (0.75, 0.12, 0.05))
+    policy = run(world)
+    assert np.mean(world.sizes) > 10
+    assert world.num_drafted > 2 * len(world.sizes)
+    assert plain_seconds(world, 600) / world.now > 3.0
+    assert policy.acceptance == pytest.approx(0.75, abs=0.15)
+
+
+def test_memory_bound_targets_get_short_chains(run: Run) -> None:
+    world = World(fresh_text(800, seed=1), F16, lambda _: (0.8, 0.1))
+    run(world)
+    assert 2 < np.mean(world.sizes) < 9
+    assert plain_seconds(world, 800) / world.now > 1.2
+
+
+@pytest.mark.parametrize("right", [0.9, 0.6])
+def test_compute_bound_targets_decode_plainly(run: Run, right: float) -> None:
+    world = World(fresh_text(500), Q4, lambda _: (right, 0.05))
+    policy = run(world)
+    assert not policy.has_headroom()
+    assert world.num_drafted == 0, "no headroom: the draft is not even asked"
+    assert set(world.sizes) == {1}
+    assert world.now == pytest.approx(plain_seconds(world, 499), rel=0.01)
+
+
+def test_copying_pays_where_drafting_does_not(run: Run) -> None:
+    page = fresh_text(250)
+    world = World(page + page, Q4)
+    policy = run(world, prompt=251)
+    assert world.num_drafted == 0
+    assert plain_seconds(world, 249) / world.now > 1.2
+    assert policy.kappa < 1
+
+
+def test_a_mixture_of_experts_settles_on_no_speculation(run: Run) -> None:
+    """T(2) is nearly 2 T(1), and the draft is mediocre."""
+    world = World(fresh_text(300), EXPERTS, lambda _: (0.6, 0.1))
+    run(world)
+    emitted = np.cumsum([1] * len(world.sizes))
+    late = [size for size, at in zip(world.sizes, emitted, strict=True) if at > 64]
+    assert np.mean(np.array(late) == 1) > 0.95
+    assert plain_seconds(world, 300) / world.now > 0.98
+
+
+def hostile(_at: int) -> Sequence[float]:
+    return (0.0,)
+
+
+class Confident(World):
+    """Always wrong, and sure of itself."""
+
+    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
+        super().evaluate(tree, nodes)
+        tree.candidate_ids[nodes] += 100_000
+        tree.candidate_probs[nodes, 0] = 0.99
+
+
+@pytest.mark.parametrize("prices", [F16, Q4, STREAMED, EXPERTS])
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("with_draft", [True, False])
+def test_an_always_wrong_draft_costs_the_stake_and_no_more(
+    run: Run, prices: tuple[CostCurve, CostCurve], halves: bool, with_draft: bool
+) -> None:
+    # Bait for prompt lookup: pairs of tokens come again, what followed them does not.
+    rng = np.random.default_rng(3)
+    bait = [t for i in range(250) for t in (7, 8, 1000 + i, int(rng.integers(2000, 9000)))]
+    world = Confident(bait, prices)
+    policy: list[PricedPolicy] = []
+    plain = [0.0]
+
+    def watch(emitted: int) -> None:
+        if halves and emitted > 500:
+            world.slowness = 2.0
+        plain.append(plain[-1] + world.slowness * prices[0].at(1) * (emitted - seen[-1]))
+        seen.append(emitted)
+        slack = 2.0 if halves else 1.0  # what was under way when the clock changed
+        lateness = world.now - plain[-1]
+        assert lateness <= slack * (STAKE + 0.1) * prices[0].at(1) + (EPS + 1e-3) * world.now
+
+    seen = [1]
+    policy.append(run(world, with_draft=with_draft, at_step=watch))
+    assert plain[-1] / world.now > 0.97
+    if with_draft and prices in (F16, STREAMED):
+        assert policy[0].acceptance < 0.8
+
+
+def test_wrong_prices_are_corrected_by_real_passes(run: Run) -> None:
+    """Rows were believed to be nearly free, and are not."""
+    world = World(fresh_text(600), Q4, lambda _: (0.7, 0.1))
+    run(world, believed=STREAMED)
+    assert plain_seconds(world, 600) / world.now > 0.96
+    assert np.mean(world.sizes[-100:]) < 1.5
+
+
+def test_from_boilerplate_to_poetry_and_back(run: Run) -> None:
+    def right(at: int) -> Sequence[float]:
+        return (0.3, 0.05) if 400 <= at < 800 else (0.92, 0.04)
+
+    world = World(fresh_text(1200), F16, right)
+    marks: dict[int, tuple[float, int]] = {}
+    run(world, at_step=lambda at: marks.setdefault(at // 400, (world.now, len(world.sizes))))
+    times = [marks[i][0] for i in (0, 1, 2)] + [world.now]
+    speeds = [400 / (b - a) for a, b in pairwise(times)]
+    assert speeds[0] > 1.5
+    assert speeds[1] > 0.95
+    assert speeds[2] > 1.3
+    means = [np.mean(world.sizes[marks[i][1] : marks[i + 1][1]]) for i in (0, 1)]
+    assert means[0] > 2 * means[1]
+
+
+def test_the_prompt_is_read_where_it_pays() -> None:
+    text = fresh_text(1500)
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(*F16)
+    world = World(text, F16)
+    world.num_behind = 10
+    assert policy.begin(text[:11], world)
+    world.num_behind = 1400  # 220 passes of the target, for a reply of 128 tokens
+    assert not policy.begin(text[:1401], world)
+    policy.set_prices(*Q4)
+    world.num_behind = 0
+    assert not policy.begin(text[:1401], world), "no headroom"
+    assert not policy.begin(text, None)
+
+
+def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
+    text = fresh_text(4000)
+    world = World(text, F16)
+    drafted_from: list[int] = []
+    policy = run(
+        world,
+        prompt=1000,
+        at_step=lambda at: drafted_from.append(at) if world.num_drafted else None,
+    )
+    assert 1100 < drafted_from[0] < 2500
+    assert policy.seconds < world.now, "reading is no part of the account"
+    assert policy._pays_to_read()
+
+
+def test_what_was_learned_is_kept(run: Run) -> None:
+    world = World(fresh_text(300), F16, lambda _: (0.6, 0.1))
+    policy = run(world)
+    other = PricedPolicy(ENDS)
+    other.set_prices(*F16)
+    other.restore(policy.as_dict())
+    assert other.as_dict() == {**policy.as_dict(), "target": other.target.as_dict()} | {
+        "draft": other.draft.as_dict() if other.draft else None
+    }
+    assert other.left == pytest.approx((1 + STAKE) * other.target.at(1)), "a fresh account"
+    for wrong in ({}, {**policy.as_dict(), "acceptance": 7.0}, {**policy.as_dict(), "seen": 0.0}):
+        with pytest.raises((KeyError, ValueError)):
+            other.restore(wrong)
+
+
+def test_what_a_reply_saved_is_not_at_stake_in_the_next() -> None:
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    stake, tree = policy.left, TokenTree(64, 4)
+    policy.begin([5, 6, 7], None)
+    for _ in range(50):
+        policy.learn(tree, [0], [8] * 8, num_rows=8, target_seconds=0.1, seconds=0.1)
+    assert policy.left > 10 * stake
+    policy.begin([5, 6, 7], None)
+    assert policy.left == pytest.approx(stake, rel=1e-3)
+
+
+def test_what_a_reply_lost_is_owed_by_the_next() -> None:
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    tree = TokenTree(64, 4)
+    policy.begin([5, 6, 7], None)
+    for _ in range(3):
+        policy.learn(tree, [0], [8], num_rows=8, target_seconds=0.2, seconds=0.2)
+    left = policy.left
+    policy.begin([5, 6, 7], None)
+    assert policy.left == pytest.approx(left)
+
+
+# On tiny models, where arithmetic is exact
+
+
+PARAMS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=0.7),
+    SamplingParams(temperature=1.0, repeat_penalty=1.1, top_k=0),
+]
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=["T0", "T0.7", "T1"])
+@pytest.mark.parametrize("with_draft", [True, False], ids=["draft", "lookup"])
+def test_the_text_is_plain_decodings(
+    tiny_pair: TinyPair, params: SamplingParams, with_draft: bool
+) -> None:
+    prompt = [1, *range(300, 340), *range(300, 320)]
+    with opened_decoder(tiny_pair, "none") as plain:
+        wanted = [reply(plain, prompt, params, seed=s, max_tokens=90) for s in (1, 2)]
+    with opened_decoder(tiny_pair, "priced", with_draft=with_draft) as decoder:
+        assert [reply(decoder, prompt, params, seed=s, max_tokens=90) for s in (1, 2)] == wanted
+
+
+def test_trees_grow_on_real_passes(tiny_pair: TinyPair) -> None:
+    with opened_decoder(tiny_pair, "priced", end_tokens=ENDS) as decoder:
+        params = SamplingParams(temperature=1.0)
+        found = list(steps(decoder, [1, 300, 301], params, seed=4, max_tokens=60))
+        policy, drafter = decoder.policy, decoder.drafter
+        assert isinstance(policy, PricedPolicy)
+        assert drafter is not None
+        assert max(step.num_drafted for step in found) > 16
+        assert any(not step.is_chain for step in found)
+        assert sum(len(s.tokens) for s in found) / len(found) > 2
+        assert policy._lookup.tokens[3:] == [t for s in found for t in s.tokens]
+        assert len(decoder.target.tokens) - len(drafter.cache.tokens) < 60
+
+
+def test_turns_and_cuts_leave_the_index_true(tiny_pair: TinyPair) -> None:
+    params = SamplingParams(temperature=1.0)
+    prompt = [1, *range(300, 340)]
+    with opened_decoder(tiny_pair, "priced") as decoder, opened_decoder(tiny_pair, "none") as plain:
+        for n in (60, 20, 41, 30):
+            text = [*prompt[:n], *range(310, 330)]
+            expected = reply(plain, text, params, seed=n, max_tokens=40)
+            for _ in steps(decoder, text, params, seed=n, max_tokens=40):
+                break  # a consumer that walks away
+            assert reply(decoder, text, params, seed=n, max_tokens=40) == expected
+
+
+def test_a_copied_token_that_the_draft_lacks(tiny_target: Path, tiny_shortened: Path) -> None:
+    with Model(tiny_shortened) as model:
+        missing = model.num_vocab
+    loop = [300, 301, missing, 302, 303]
+    prompt = [1, *loop * 6, 300, 301]
+    params = SamplingParams(temperature=0.0)
+    pair = TinyPair(tiny_target, tiny_shortened)
+    with opened_decoder(pair, "none") as plain:
+        expected = reply(plain, prompt, params, seed=1, max_tokens=30)
+    with opened_decoder(pair, "priced", prices=CHEAP_ROWS) as decoder:
+        assert reply(decoder, prompt, params, seed=1, max_tokens=30) == expected
+
+
+def test_the_draft_reads_when_it_is_asked_and_the_end_of_a_long_text_only(
+    tiny_pair: TinyPair,
+) -> None:
+    text = [1, *(300 + i % 50 for i in range(400))]
+    ranking = Ranking(SamplingParams(temperature=0.0), 1)
+    with opened_decoder(tiny_pair, "priced") as decoder:
+        drafter, tree = decoder.drafter, decoder.tree
+        assert drafter is not None
+        drafter.longest_read = 100
+        drafter.take(text[:300], ranking)
+        assert (drafter.num_behind, drafter.cache.tokens) == (100, [])
+        tree.reset(text[300])
+        drafter.start_step(text[:300], 0)
+        drafter.evaluate(tree, np.zeros(1, np.int32))
+        assert drafter.num_behind == 0
+        assert drafter.cache.tokens == text[200:300]
+        found = tree.candidate_ids[0].copy()
+        drafter.cache.commit(tree, [0])
+        assert drafter.cache.tokens == text[200:301]
+        drafter.take(text[:350], ranking)
+        assert drafter.num_behind == 49, "what was read is kept"
+        drafter.read()
+        assert drafter.cache.tokens == text[200:350]
+        drafter.longest_read = 20
+        drafter.take(text, ranking)
+        assert drafter.num_behind == 20
+        drafter.read()
+        assert drafter.cache.tokens == text[-20:]
+        drafter.longest_read = None
+        drafter.begin(text[200:300], ranking)
+        drafter.start_step(text[200:300], 0)
+        tree.reset(text[300])
+        drafter.evaluate(tree, np.zeros(1, np.int32))
+        assert tree.candidate_ids[0].tolist() == found.tolist()
+
+
+def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
+    prompt = [1, *(300 + i % 41 for i in range(200))]
+    params = SamplingParams(temperature=0.8)
+    with opened_decoder(tiny_pair, "none") as plain:
+        expected = reply(plain, prompt, params, seed=5, max_tokens=120)
+    with opened_decoder(tiny_pair, "priced") as decoder:
+        assert decoder.drafter is not None
+        decoder.drafter.longest_read = 32
+        assert reply(decoder, prompt, params, seed=5, max_tokens=120) == expected
+
+
+def test_slow_plain_passes_leave_the_account_alone() -> None:
+    policy = PricedPolicy(np.array([2], np.int32))
+    policy.set_prices(CostCurve((1, 64), (0.1, 1.0)), None)
+    policy.begin([5, 6, 7], None)
+    tree = TokenTree(8, 4)
+    for i in range(200):
+        slow = 0.5 if i % 5 == 0 else 0.1  # the median sees none of the slow ones
+        policy.learn(tree, [0], [9 + i], num_rows=1, target_seconds=slow, seconds=slow)
+    assert policy.left >= 3 * policy.target.at(1)
