@@ -14,7 +14,7 @@ import click
 from benchmarks import report
 from benchmarks.prompts import choose
 from benchmarks.workbench import Engines, Setup, bench_options
-from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier
 from dyspec_edge.engine import Engine, SamplingParams
@@ -34,14 +34,14 @@ Table = dict[tuple[str, float | None, str], Replies]
 """By chain, temperature and category."""
 
 
-def without_shared_noise(drafter: ModelDrafter) -> AbstractContextManager[object]:
+def without_shared_noise(drafter: Drafter) -> AbstractContextManager[object]:
     """Until it is left, the drafter ranks by its plain probability."""
-    take = drafter.take
+    begin = drafter.begin
 
     def plainly(text: Sequence[int], ranking: Ranking) -> None:
-        take(text, replace(ranking, shared_noise=False))
+        begin(text, replace(ranking, shared_noise=False))
 
-    return mock.patch.object(drafter, "take", plainly)
+    return mock.patch.object(drafter, "begin", plainly)
 
 
 @click.command()

@@ -191,7 +191,8 @@ class NativeClock:
 def _sequence_seconds(decoder: SpeculativeDecoder) -> float:
     """Total of copying and removing sequence ids in both caches."""
     drafter = decoder.drafter
-    return decoder.target.sequence_seconds + (drafter.cache.sequence_seconds if drafter else 0.0)
+    draft = drafter.shared_cache if drafter else None
+    return decoder.target.sequence_seconds + (draft.sequence_seconds if draft else 0.0)
 
 
 def _drawn(sampler: Sampler) -> tuple[float, float]:

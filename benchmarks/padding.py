@@ -76,10 +76,11 @@ def _reply(
     decoder = engine.decoder
     policy, drafter = decoder.policy, decoder.drafter
     assert isinstance(policy, PricedPolicy)
-    if drafter is None or policy.draft is None:
+    draft = drafter.shared_cache if drafter else None
+    if draft is None or policy.draft is None:
         raise click.UsageError("a draft does not pay here: `priced` runs without one")
     policy.restore(learned.setdefault(way, policy.as_dict()))
-    caches = {"target": decoder.target, "draft": drafter.cache}
+    caches = {"target": decoder.target, "draft": draft}
     for cache, curve in zip(caches.values(), (policy.target, policy.draft), strict=True):
         cache.pad_to(curve.curve.pass_sizes if way == "filled" else ())
     before = {name: (c.context.num_reused_graphs, c.num_passes) for name, c in caches.items()}

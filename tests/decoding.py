@@ -143,6 +143,12 @@ def opened_decoder(
         )
 
 
+def model_drafter(decoder: SpeculativeDecoder) -> ModelDrafter:
+    """The drafter of a decoder that drafts with a model."""
+    assert isinstance(decoder.drafter, ModelDrafter)
+    return decoder.drafter
+
+
 def steps(
     decoder: SpeculativeDecoder,
     prompt: Sequence[int],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
+from tests.decoding import model_drafter
 
 PROMPT = "the tree is on"
 
@@ -44,6 +45,5 @@ def text_of(engine: Engine, prompt: str = PROMPT, *, seed: int = 1, max_tokens: 
 
 def num_cached(engine: Engine) -> tuple[int, int]:
     """Tokens in the target's and in the draft's cache."""
-    drafter = engine.decoder.drafter
-    assert drafter is not None
+    drafter = model_drafter(engine.decoder)
     return len(engine.decoder.target.tokens), len(drafter.cache.tokens)

@@ -13,6 +13,7 @@ from dyspec_edge.engine import Completion, Engine, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError, OptionError
 from tests import tiny
 from tests.conftest import TinyPair
+from tests.decoding import model_drafter
 from tests.engines import PROMPT, num_cached, opened, text_of
 
 SETTINGS = [
@@ -328,8 +329,7 @@ def test_a_second_turn_reads_only_what_is_new(
         first = engine.generate(messages, sampling=sampling, **options)
         messages.append({"role": "assistant", "content": first.text})
         messages.append({"role": "user", "content": "and now?"})
-        drafter = engine.decoder.drafter
-        assert drafter is not None
+        drafter = model_drafter(engine.decoder)
         caches = {"target": engine.decoder.target, "draft": drafter.cache}
         rows = {role: -cache.num_rows for role, cache in caches.items()}
         for role, cache in caches.items():
@@ -395,8 +395,7 @@ def test_there_is_one_beginning_of_text(tiny_pair: TinyPair, begins: str, raw: b
     prompt = "<s>the tree" if raw and begins else "the tree"
     with opened(*tiny_pair, chat_template=begins + tiny.CHATML) as engine:
         reply = engine.generate(prompt, sampling=SamplingParams(seed=1), max_tokens=2, raw=raw)
-        drafter = engine.decoder.drafter
-        assert drafter is not None
+        drafter = model_drafter(engine.decoder)
         for tokens in (engine.decoder.target.tokens, drafter.cache.tokens):
             assert tokens[0] == tiny.VOCABULARY.bos
             assert tokens.count(tiny.VOCABULARY.bos) == 1

@@ -58,8 +58,8 @@ class _Changed:
     def plan(self) -> native.Plan:
         return self._planner.plan()
 
-    def grow(self, evaluator: native.Evaluator) -> npt.NDArray[np.int32]:
-        return self._planner.grow(evaluator)
+    def grow(self, proposer: native.Proposer) -> npt.NDArray[np.int32]:
+        return self._planner.grow(proposer)
 
 
 class _Replanned(PricedPolicy):

@@ -24,10 +24,11 @@ from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
 from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.decode.cost import CostCurve
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import SpeculativeDecoder
-from dyspec_edge.decode.policy import Drafter, Policy
+from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
@@ -143,12 +144,10 @@ class ReplayDrafter(Drafter):
     It has read the prompt when a reply begins.
     """
 
-    temperature = None
-
     def __init__(self, source: Source, clock: Clock) -> None:
         self._source = source
         self._clock = clock
-        self.read_seconds = 0.0
+        self._read_seconds = 0.0
         self._text: Sequence[int] = ()
         self._index = 0
         self._num_read = 0
@@ -156,7 +155,7 @@ class ReplayDrafter(Drafter):
         self._passes: list[tuple[int, float]] = []
         self.ranking: Ranking
 
-    def take(self, text: Sequence[int], ranking: Ranking) -> None:
+    def begin(self, text: Sequence[int], ranking: Ranking) -> None:
         """Take a new text, as read."""
         self._text, self._num_read, self.ranking = text, len(text), ranking
 
@@ -168,8 +167,13 @@ class ReplayDrafter(Drafter):
     def read(self, **_reporting: object) -> None:
         """Read them now."""
         if self.num_behind:
-            self.read_seconds += self._clock.draft_pass(self.num_behind)[1]
+            self._read_seconds += self._clock.draft_pass(self.num_behind)[1]
         self._num_read = len(self._text)
+
+    @property
+    def read_seconds(self) -> float:
+        """Running total of `read`."""
+        return self._read_seconds
 
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""
@@ -178,7 +182,7 @@ class ReplayDrafter(Drafter):
         self._passes.clear()
         self._source.start_step(text)
 
-    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
+    def propose(self, tree: TokenTree, nodes: Nodes) -> None:
         """Write the candidates of `nodes` into the tree, in one pass."""
         behind = 0 if self._evaluated else self.num_behind
         self._passes.append(self._clock.draft_pass(behind + len(nodes)))
@@ -194,11 +198,6 @@ class ReplayDrafter(Drafter):
     def passes(self) -> list[tuple[int, float]]:
         """Rows and seconds of this step's passes so far."""
         return self._passes
-
-    @property
-    def cache(self) -> ReplayDrafter:
-        """What keeps the accepted path: there is no model behind this drafter."""
-        return self
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was evaluated of the accepted path."""
@@ -276,8 +275,8 @@ def replay(
     """
     if isinstance(policy, PricedPolicy) and not hasattr(policy, "target"):
         policy.set_prices(clock.machine.target, clock.machine.draft)
-    # The loop asks of these three no more than they have.
-    drafter = cast(ModelDrafter, ReplayDrafter(source, clock))
+    # The loop asks of these two no more than they have.
+    drafter = ReplayDrafter(source, clock)
     target = cast(TreeCache, ReplayTarget(clock))
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)

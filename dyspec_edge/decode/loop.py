@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.decode.cache import TreeCache
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
+from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.policy import ROOT, NoDrafter, Policy
+from dyspec_edge.decode.policy import ROOT, Policy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import FusedMatchVerifier, Verifier
@@ -64,7 +65,7 @@ class SpeculativeDecoder:
         target: TreeCache,
         end_tokens: npt.NDArray[np.int32],
         *,
-        drafter: ModelDrafter | None = None,
+        drafter: Drafter | None = None,
         policy: Policy | None = None,
         verifier: Verifier | None = None,
     ) -> None:
@@ -89,7 +90,7 @@ class SpeculativeDecoder:
         before = prompt[:-1]
         drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
         if drafter is not None:
-            drafter.take(before, ranking)
+            drafter.begin(before, ranking)
         reads = self.policy.begin(prompt, drafter) if self.policy is not None else True
         more = drafter.num_behind if drafter is not None and reads else 0
         reused = self.target.prefill(
@@ -129,8 +130,10 @@ class SpeculativeDecoder:
         if policy is not None and room > 1:
             nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
         grown, rows_before = time.perf_counter(), target.num_rows
-        draft = drafter.cache if drafter is not None else None
+        draft = drafter.shared_cache if drafter is not None else None
         found = self.verifier.verify(target, draft, tree, nodes, sampler, index)
+        if drafter is not None:
+            drafter.commit(tree, found.path)
         verified = time.perf_counter()
         seconds = verified - started
         if drafter is not None:
@@ -164,13 +167,13 @@ class SpeculativeDecoder:
 
     def set_abort(self, abort: bool) -> None:
         """Stop a running pass of either model as soon as possible, or allow passes again."""
-        caches = [self.target] + ([self.drafter.cache] if self.drafter else [])
-        for cache in caches:
-            flag = cache.context.abort_flag
-            if abort:
-                flag.set()
-            else:
-                flag.clear()
+        flag = self.target.context.abort_flag
+        if abort:
+            flag.set()
+        else:
+            flag.clear()
+        if self.drafter is not None:
+            self.drafter.set_abort(abort)
 
     def close(self) -> None:
         """Close both contexts.  Idempotent."""

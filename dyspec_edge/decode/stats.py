@@ -97,12 +97,12 @@ class Counters:
         plain = decoder.policy.figures().get("plain") if decoder.policy else None
         if drafter is None:
             return cls(target.decode_seconds, 0.0, 0.0, 0.0, target.num_rows, 0, 0, plain)
-        draft = drafter.cache
+        draft = drafter.totals
         return cls(
             target.decode_seconds,
-            draft.decode_seconds,
+            draft.pass_seconds,
             drafter.read_seconds,
-            drafter.rows_seconds,
+            draft.rows_seconds,
             target.num_rows,
             draft.num_passes,
             draft.num_rows,

@@ -252,7 +252,7 @@ def calibrate(
 ) -> Calibration:
     """Measure what the passes of a decoder cost, or find what was measured before."""
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
-    draft = decoder.drafter.cache if decoder.drafter else None
+    draft = decoder.drafter.shared_cache if decoder.drafter else None
     return calibrator.calibrate(decoder.target, draft, report)
 
 
@@ -266,8 +266,9 @@ def set_prices(policy: PricedPolicy | SequoiaPolicy, calibration: Calibration) -
 def pad_passes(decoder: SpeculativeDecoder, calibration: Calibration) -> None:
     """Fill the passes of both models up to the sizes whose prices are known."""
     decoder.target.pad_to(calibration.target.pass_sizes)
-    if decoder.drafter is not None and calibration.draft is not None:
-        decoder.drafter.cache.pad_to(calibration.draft.pass_sizes)
+    draft = decoder.drafter.shared_cache if decoder.drafter else None
+    if draft is not None and calibration.draft is not None:
+        draft.pad_to(calibration.draft.pass_sizes)
 
 
 def _explanation(policy: PricedPolicy, calibration: Calibration) -> str:
@@ -288,7 +289,7 @@ def _measure(
 ) -> cost.PassCosts:
     """Pass costs of what is loaded; only those that the choice of a policy needs."""
     drafter = decoder.drafter
-    draft = drafter.cache if drafter and chooses else None
+    draft = drafter.shared_cache if drafter and chooses else None
     sizes = (1, *(1 + k for k in cost.LENGTHS)) if draft else (1,)
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
     return cost.measure(decoder.target, draft, sizes, report)

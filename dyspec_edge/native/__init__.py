@@ -12,12 +12,12 @@ from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, Batch, abort_call
 from dyspec_edge.native.cache import DecodeFailed, SequenceCache
 from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.drafting import DraftPass
-from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.expansion import Expansion
 from dyspec_edge.native.library import LLAMA_FUNCTIONS, SAMPLER_FUNCTIONS, address_of
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
+from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 from dyspec_edge.native.sampling import TargetSampler
@@ -35,10 +35,10 @@ __all__ = [
     "DecodeFailed",
     "DeviceTopK",
     "DraftPass",
-    "Evaluator",
     "Expansion",
     "Plan",
     "Planner",
+    "Proposer",
     "SequenceCache",
     "TargetSampler",
     "Tree",

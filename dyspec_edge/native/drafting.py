@@ -33,7 +33,7 @@ class DraftPass:
         device: what finds the candidates in the pass; None: the host does, from the logits.
 
     Attributes:
-        function, address: a dyspec_evaluator and its data, for an `Evaluator`.
+        function, address: a dyspec_proposer and its data, for a `Proposer`.
     """
 
     def __init__(

@@ -7,8 +7,8 @@ import ctypes
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.library import ExpansionStruct, Int32s, lib, pointer
+from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.tree import Tree
 
 _SLOT = np.dtype([("value", np.float64), ("node", np.int32), ("rank", np.int32)])
@@ -101,17 +101,15 @@ class Expansion:
         pending: Int32s = self._nodes[:n].copy()
         return pending
 
-    def grow(self, evaluator: Evaluator) -> Int32s:
-        """`run` until it is finished; `evaluator` evaluates what that asks for.
+    def grow(self, proposer: Proposer) -> Int32s:
+        """`run` until it is finished; `proposer` evaluates what that asks for.
 
         Returns:
             int32[n], the nodes of the tree, the root first, depth first; valid until the next call.
 
         Raises:
-            Whatever the evaluator does.
+            Whatever the proposer does.
         """
-        n = lib.dyspec_expansion_grow(
-            self._struct, evaluator.function, evaluator.data, self._address
-        )
-        evaluator.check(n)
+        n = lib.dyspec_expansion_grow(self._struct, proposer.function, proposer.data, self._address)
+        proposer.check(n)
         return self._nodes[:n]

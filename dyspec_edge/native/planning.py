@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.evaluator import Evaluator
 from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
+from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.tree import Tree
 
 WIDTHS = (1, 4, 16)
@@ -129,16 +129,16 @@ class Planner:
         if lib.dyspec_enter(self._struct, pointer(nodes, np.int32, len(nodes)), len(nodes)) < 0:
             raise ValueError(f"children of nodes {nodes.tolist()} cannot be entered")
 
-    def grow(self, evaluator: Evaluator) -> Int32s:
+    def grow(self, proposer: Proposer) -> Int32s:
         """Plan, draft and enter as long as drafting promises more than verifying.
 
         Returns:
             int32[n], the nodes to verify, the root first, depth first; valid until the next call.
 
         Raises:
-            Whatever the evaluator does.
+            Whatever the proposer does.
             ValueError: limits that the arrays cannot hold.
         """
-        n = lib.dyspec_planner_grow(self._struct, evaluator.function, evaluator.data, self._address)
-        evaluator.check(n)
+        n = lib.dyspec_planner_grow(self._struct, proposer.function, proposer.data, self._address)
+        proposer.check(n)
         return self._nodes[:n]

@@ -29,7 +29,7 @@ enum dyspec_error {
     DYSPEC_E_NOT_FINITE = -2, // no finite entry, or +inf
     DYSPEC_E_SEQUENCES = -3,  // more leaves than sequence ids
     DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache.decode_code says how
-    DYSPEC_E_CALLER = -5,     // the caller's own dyspec_evaluator failed, and knows why
+    DYSPEC_E_CALLER = -5,     // the caller's own dyspec_proposer failed, and knows why
     DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
 };
 
@@ -445,7 +445,7 @@ DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);
 // ---- drafting ---------------------------------------------------------------------------
 
 // Finds the candidates of `nodes` and writes them into the tree.  Returns 0 or a dyspec_error.
-typedef int32_t (*dyspec_evaluator)(void *data, const int32_t *nodes, int32_t n);
+typedef int32_t (*dyspec_proposer)(void *data, const int32_t *nodes, int32_t n);
 
 // A draft model at work on a tree.
 typedef struct dyspec_drafter {
@@ -471,19 +471,19 @@ typedef struct dyspec_drafter {
     double rows_seconds; // total of reducing rows to candidates
 } dyspec_drafter;
 
-// A dyspec_evaluator; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
+// A dyspec_proposer; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
 // lacks has no candidates, nor has what is below it.
 DYSPEC_API int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n);
 
 // Draw and evaluate until dyspec_expansion_run is finished.  nodes[capacity] takes the tree, depth
-// first.  Returns its size, or what `evaluate` gave.
-DYSPEC_API int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, void *data,
+// first.  Returns its size, or what `propose` gave.
+DYSPEC_API int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_proposer propose, void *data,
                                          int32_t *nodes);
 
 // Plan, draft and enter until nothing more is to be drafted; `left` goes down by the price of each
 // pass, and after the first one `later` are the prices.  Returns as dyspec_plan with drafts 0, or
-// what `evaluate` gave.
-DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_evaluator evaluate, void *data,
+// what `propose` gave.
+DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propose, void *data,
                                        int32_t *nodes);
 
 #ifdef __cplusplus

@@ -96,10 +96,10 @@ int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n) {
     return 0;
 }
 
-int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, void *data,
+int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_proposer propose, void *data,
                               int32_t *nodes) {
     while (const int32_t n = dyspec_expansion_run(x, nodes)) {
-        const int32_t code = evaluate(data, nodes, n);
+        const int32_t code = propose(data, nodes, n);
         if (code < 0) {
             return code;
         }
@@ -107,14 +107,14 @@ int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_evaluator evaluate, vo
     return dyspec_depth_first(x->tree->parent, x->tree->n_nodes, x->order, nodes);
 }
 
-int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_evaluator evaluate, void *data,
+int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propose, void *data,
                             int32_t *nodes) {
     while (true) {
         const int32_t n = dyspec_plan(x, nodes);
         if (n < 0 || !x->drafts) {
             return n;
         }
-        int32_t code = evaluate(data, nodes, n);
+        int32_t code = propose(data, nodes, n);
         if (code >= 0) {
             code = dyspec_enter(x, nodes, n);
         }

@@ -35,7 +35,7 @@ from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.errors import DyspecError
 from tests.conftest import TinyPair
-from tests.decoding import opened_decoder, steps
+from tests.decoding import model_drafter, opened_decoder, steps
 
 ENDS = np.array([END], np.int32)
 MACHINES = own_machines()
@@ -326,8 +326,8 @@ def test_a_replay_takes_the_steps_of_the_real_run(
     with opened_decoder(tiny_pair, spec, end_tokens=ENDS) as decoder:
         params = SamplingParams(temperature=0.0)
         real = list(steps(decoder, text.prompt, params, seed=1, max_tokens=len(text.tokens)))
-        assert decoder.drafter is not None
-        real_passes = decoder.drafter.cache.num_passes
+        drafter = model_drafter(decoder)
+        real_passes = drafter.cache.num_passes
     with opened(tmp_path / "seen.sqlite", tiny_pair) as source:
         found = replay(text, policy_of(spec), source, Clock(MACHINES["f16-ram"]))
     emitted = np.cumsum([len(step.tokens) for step in real]).tolist()

@@ -24,7 +24,7 @@ from dyspec_edge.llama import Batch, Context, Model, backend_sampler
 from dyspec_edge.native.library import DEVICE_FUNCTIONS
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import open_context, opened_decoder, reply, steps
+from tests.decoding import model_drafter, open_context, opened_decoder, reply, steps
 from tests.engines import opened as opened_engine
 from tests.engines import text_of
 
@@ -299,13 +299,12 @@ def test_replies_are_the_same(
         for seed, temperature in ((1, 0.0), (2, 0.7), (3, 1.0)):
             params = SamplingParams(temperature=temperature)
             assert steps_of(device, params, seed) == steps_of(host, params, seed)
-        assert host.drafter is not None
-        assert device.drafter is not None
+        drafters = model_drafter(host), model_drafter(device)
         if gpu_layers == 0:  # README.md, GPU: lavapipe crashes after some such moves
-            device.drafter.find_on_host()  # back and forth, with a text in the cache
+            drafters[1].find_on_host()  # back and forth, with a text in the cache
             assert steps_of(device, params, 4) == steps_of(host, params, 4)
-            assert device.drafter.find_on_device()
-        for drafter in (host.drafter, device.drafter):
+            assert drafters[1].find_on_device()
+        for drafter in drafters:
             drafter.cache.pad_to((1, 4, 16, 64))  # rows that nobody asked for
         assert steps_of(device, params, 5) == steps_of(host, params, 5)
 
@@ -320,8 +319,7 @@ def test_what_the_target_says_does_not_depend_on_it(tiny_pair: TinyPair, gpu_lay
             num_gpu_layers=gpu_layers,
             num_gpu_layers_draft=gpu_layers,
         ) as engine:
-            drafter = engine.decoder.drafter
-            assert drafter is not None
+            drafter = model_drafter(engine.decoder)
             is_on_device = drafter.cache.context.candidates is not None
             if sampling != "auto" or gpu_layers == 0:
                 assert is_on_device == (sampling == "on")
@@ -345,8 +343,7 @@ def test_nothing_is_drafted_from_numbers_that_are_none(
     with opened_decoder(pair, "dyspec:8", device_sampling=True, gpu_layers=gpu_layers) as device:
         with pytest.raises(DyspecError, match="row 0 of the draft's logits holds NaN or"):
             said(device, 1)
-        assert device.drafter is not None
-        device.drafter.find_on_host()
+        model_drafter(device).find_on_host()
         assert said(device, 1) == wanted
 
 
@@ -398,10 +395,10 @@ def test_auto_means_where_it_is_faster(
 
 def test_passes_are_timed_with_the_finding_of_candidates(tiny_pair: TinyPair) -> None:
     with opened_decoder(tiny_pair, "dyspec:8") as decoder:
-        drafter = decoder.drafter
-        assert drafter is not None
+        drafter = model_drafter(decoder)
         text = [1, 270, 280]
         drafter.begin(text, Ranking(SamplingParams(), 1))
+        drafter.read()
         assert 0 < drafter.time_pass(4) < 10
         assert drafter.find_on_device()
         assert 0 < drafter.time_pass(4) < 10

@@ -19,7 +19,7 @@ from dyspec_edge.decode.sampling import TARGET_STREAM, Sampler, SamplingParams
 from dyspec_edge.llama import UBATCH, Model
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import opened_decoder, reply, steps
+from tests.decoding import model_drafter, opened_decoder, reply, steps
 from tests.native.test_ranking import soft_max
 
 Ids = npt.NDArray[np.int32]
@@ -227,15 +227,15 @@ def prompt(length: int = 20, seed: int = 0) -> list[int]:
 
 def unread(decoder: SpeculativeDecoder) -> int:
     """Tokens that the draft has yet to read, the root apart."""
-    assert decoder.drafter is not None
-    return len(decoder.target.tokens) - len(decoder.drafter.cache.tokens)
+    drafter = model_drafter(decoder)
+    return len(decoder.target.tokens) - len(drafter.cache.tokens)
 
 
 @pytest.mark.parametrize("policy", ["chain:6", "dyspec:16", "dyspec-threshold:32"])
 def test_nothing_is_evaluated_twice(tiny_pair: TinyPair, policy: str) -> None:
     with opened_decoder(tiny_pair, policy) as decoder:
-        assert decoder.drafter is not None
-        tree, cache = decoder.tree, decoder.drafter.cache
+        drafter = model_drafter(decoder)
+        tree, cache = decoder.tree, drafter.cache
         params = SamplingParams(temperature=0.7)
         rows, waiting = 0, 0
         for step in steps(decoder, prompt(), params, seed=1, max_tokens=120):
@@ -253,14 +253,15 @@ def test_nothing_is_evaluated_twice(tiny_pair: TinyPair, policy: str) -> None:
 
 def test_a_second_turn_reads_only_what_is_new(tiny_pair: TinyPair) -> None:
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         first = prompt()
         answer = reply(decoder, first, GREEDY, seed=1, max_tokens=60)
         following = [*first, *answer, *prompt(30, seed=3)]
         read: list[tuple[int, int]] = []
         ranking = Ranking(GREEDY, 1)
         reused = decoder.target.prefill(following[:-1])
-        decoder.drafter.begin(following[:-1], ranking, on_progress=lambda *at: read.append(at))
+        drafter.begin(following[:-1], ranking)
+        drafter.read(on_progress=lambda *at: read.append(at))
         assert reused >= 79
         assert read[-1][1] <= 30 + 2
 
@@ -271,9 +272,10 @@ def test_what_the_draft_missed_is_read_in_one_go(tiny_pair: TinyPair) -> None:
         opened_decoder(tiny_pair, "dyspec:8") as decoder,
         opened_decoder(tiny_pair, "none") as plain,
     ):
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         text, params = prompt(700, seed=2), SamplingParams(temperature=1.0)
-        decoder.drafter.begin(text[:20], Ranking(params, 1))
+        drafter.begin(text[:20], Ranking(params, 1))
+        drafter.read()
         decoder.target.prefill(text[:-1])
         assert unread(decoder) > UBATCH
         with closing(Sampler(decoder.target.context.model, params, 1, text)) as sampler:
@@ -289,30 +291,31 @@ def test_a_draft_context_smaller_than_the_text(tiny_pair: TinyPair, length: int)
         opened_decoder(tiny_pair, "dyspec:16", num_ctx_draft=64) as decoder,
         opened_decoder(tiny_pair, "none") as plain,
     ):
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         text, params = prompt(length, seed=4), SamplingParams(temperature=0.7)
         accepted = 0
         for seed in (1, 2):
             found = list(steps(decoder, text, params, seed=seed, max_tokens=100))
             out = [token for step in found for token in step.tokens]
             assert out == reply(plain, text, params, seed=seed, max_tokens=100)
-            assert len(decoder.drafter.cache.tokens) <= 64 + 16
+            assert len(drafter.cache.tokens) <= 64 + 16
             accepted += sum(step.num_accepted for step in found)
         assert accepted > 20, "the end of the text is enough to draft from"
 
 
 def test_an_exactly_fitting_text_is_read_once(tiny_pair: TinyPair) -> None:
     with opened_decoder(tiny_pair, "dyspec:4", num_ctx_draft=64) as decoder:
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         text = prompt(65, seed=4)
-        decoder.drafter.begin(text[:40], Ranking(GREEDY, 1))
-        decoder.drafter.begin(text[:-1], Ranking(GREEDY, 1))
-        read = len(decoder.drafter.cache.tokens)
-        decoder.drafter.start_step(text[:-1], 0)
+        for length in (40, 64):
+            drafter.begin(text[:length], Ranking(GREEDY, 1))
+            drafter.read()
+        read = len(drafter.cache.tokens)
+        drafter.start_step(text[:-1], 0)
         decoder.tree.reset(text[-1])
-        decoder.drafter.evaluate(decoder.tree, ROOT)
-        assert decoder.drafter.cache.num_rows == 1
-        assert len(decoder.drafter.cache.tokens) == read
+        drafter.propose(decoder.tree, ROOT)
+        assert drafter.cache.num_rows == 1
+        assert len(drafter.cache.tokens) == read
 
 
 def test_tokens_that_the_draft_lacks(tiny_shortened: Path, tiny_target: Path) -> None:
@@ -322,7 +325,7 @@ def test_tokens_that_the_draft_lacks(tiny_shortened: Path, tiny_target: Path) ->
     bias = ((missing, 29.0),)  # the target says it now and then
     params = SamplingParams(temperature=1.0, logit_bias=bias)
     with opened_decoder(pair, "dyspec:16") as decoder, opened_decoder(pair, "none") as plain:
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         text = [*prompt(), missing, *prompt()[1:], missing]
         out: list[int] = []
         drafted_below: list[int] = []
@@ -336,7 +339,7 @@ def test_tokens_that_the_draft_lacks(tiny_shortened: Path, tiny_target: Path) ->
         assert out.count(missing) > 3
         assert set(drafted_below) == {0}
         substituted = [token if token != missing else 0 for token in decoder.target.tokens]
-        read = decoder.drafter.cache.tokens
+        read = drafter.cache.tokens
         assert read == substituted[: len(read)]
 
 
@@ -364,11 +367,11 @@ def test_another_rule_holds_from_the_next_step_on(tiny_equal: TinyPair) -> None:
     """Between steps as well as between replies; a draft that is the target is always right."""
     params = SamplingParams(temperature=1.0)
     with opened_decoder(tiny_equal, "chain:4") as decoder:
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         accepted = []
         for number, step in enumerate(steps(decoder, prompt(), params, seed=2, max_tokens=100)):
             accepted.append(step.num_accepted)
             if number == 7:
-                decoder.drafter.ranking = Ranking(params, 2, shared_noise=False)
+                drafter.ranking = Ranking(params, 2, shared_noise=False)
         assert accepted[:8] == [4] * 8
         assert set(accepted[8:-1]) != {4}

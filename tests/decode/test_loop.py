@@ -24,7 +24,7 @@ from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.native.library import BatchStruct
 from tests import tiny
 from tests.conftest import PairFactory, TinyPair
-from tests.decoding import PlainReference, opened_decoder, reply, steps
+from tests.decoding import PlainReference, model_drafter, opened_decoder, reply, steps
 
 GREEDY = SamplingParams(temperature=0.0)
 COOL = SamplingParams(temperature=0.7)
@@ -92,7 +92,7 @@ def assert_caches_hold(decoder: SpeculativeDecoder, text: Sequence[int]) -> None
     """Both caches are at the last emitted token but one, which will be the next root."""
     assert decoder.target.tokens == list(text[:-1])
     if decoder.drafter is not None:
-        read = decoder.drafter.cache.tokens
+        read = model_drafter(decoder).cache.tokens
         assert read == list(text[: len(read)])
 
 
@@ -168,7 +168,7 @@ def test_one_native_call_ends_a_step_as_its_parts_do(
         found: list[tuple[object, ...]] = []
         with opened_decoder(tiny_pair, policy) as decoder:
             decoder.verifier = verifier
-            drafter = decoder.drafter
+            drafter = model_drafter(decoder) if decoder.drafter is not None else None
             for seed in range(4):
                 for step in steps(decoder, prompt(seed=seed), params, seed=seed, max_tokens=60):
                     drafted = list(drafter.cache.tokens) if drafter is not None else []
@@ -383,11 +383,11 @@ def test_rewinding_cuts_both_caches(tiny_pair: TinyPair, plain: PlainTexts, leng
     """A stop string ends the text before the last token that was emitted."""
     text = prompt(seed=1)
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
-        assert decoder.drafter is not None
+        drafter = model_drafter(decoder)
         out = reply(decoder, text, WARM, seed=1, max_tokens=40)
         decoder.rewind(length)
         assert decoder.target.tokens == [*text, *out][:length]
-        assert decoder.drafter.cache.tokens == [*text, *out][:length]
+        assert drafter.cache.tokens == [*text, *out][:length]
         following = [*[*text, *out][:length], *prompt(seed=6)]
         assert reply(decoder, following, WARM, seed=2, max_tokens=30) == plain.reply(
             tuple(following), WARM, 2, 30
@@ -422,8 +422,8 @@ def test_an_abort_at_any_moment_leaves_both_caches_right(
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
-        assert decoder.drafter is not None
-        cache_of = decoder.target if who == "target" else decoder.drafter.cache
+        drafter = model_drafter(decoder)
+        cache_of = decoder.target if who == "target" else drafter.cache
         context, functions = cache_of.context, cache_of._cells.struct.llama
         kind = CFUNCTYPE(c_int32, c_void_p, BatchStruct)
         decode, address = kind(functions.decode), functions.decode

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.chain import ChainPolicy
 from dyspec_edge.decode.policy.dyspec import DySpecPolicy, ThresholdPolicy
-from dyspec_edge.decode.policy.interface import Drafter
 from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
 from dyspec_edge.decode.policy.specinfer import SpecInferPolicy
 from dyspec_edge.decode.tree import TokenTree
@@ -30,11 +30,11 @@ class TableDrafter(Drafter):
     """Candidates that depend on the path alone, whatever the order of evaluation.
 
     Attributes:
-        passes: the nodes of each call.
+        asked: the nodes of each call.
     """
 
     def __init__(self, seed: int = 0, *, num_candidates: int = 8, alpha: float = 0.4) -> None:
-        self.passes: list[list[int]] = []
+        self.asked: list[list[int]] = []
         self._seed, self._num, self._alpha = seed, num_candidates, alpha
 
     def candidates(self, path: Sequence[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
@@ -42,17 +42,17 @@ class TableDrafter(Drafter):
         ids = rng.permutation(40)[: self._num].astype(np.int32)
         return ids, rng.dirichlet(np.full(self._num, self._alpha)).astype(np.float32)
 
-    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
+    def propose(self, tree: TokenTree, nodes: Ids) -> None:
         assert (tree.num_candidates[nodes] == -1).all(), "a node is evaluated once"
         assert not tree.terminal[nodes].any(), "nothing comes below an end"
-        self.passes.append(nodes.tolist())
+        self.asked.append(nodes.tolist())
         for node in nodes:
             ids, probs = self.candidates(tree.token[tree.path(int(node))].tolist())
             tree.candidate_ids[node, : self._num] = ids
             tree.candidate_probs[node, : self._num] = probs
             tree.num_candidates[node] = self._num
 
-    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
+    def sample_children(self, tree: TokenTree, node: int, count: int) -> Ids:
         """With replacement, as under `residual`."""
         rng = np.random.default_rng([self._seed, *tree.token[tree.path(node)], 1])
         probs = tree.candidate_probs[node, : self._num].astype(np.float64)
@@ -62,8 +62,8 @@ class TableDrafter(Drafter):
 class MuteDrafter(TableDrafter):
     """A draft that has nothing to propose."""
 
-    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
-        self.passes.append(nodes.tolist())
+    def propose(self, tree: TokenTree, nodes: Ids) -> None:
+        self.asked.append(nodes.tolist())
         tree.num_candidates[nodes] = 0
 
 
@@ -149,7 +149,7 @@ def test_threshold_grows_the_tree_of_algorithm_2(threshold: float, seed: int) ->
     policy.grow(tree, drafter, FAR)
     assert tree.num_leaves < policy.max_leaves, "no cap interferes"
     assert paths(tree) == algorithm_2(drafter, 7, threshold)
-    assert len(drafter.passes) == len({tree.depth[p[0]] for p in drafter.passes}), "one a layer"
+    assert len(drafter.asked) == len({tree.depth[p[0]] for p in drafter.asked}), "one a layer"
     assert policy.threshold == threshold, "a given threshold stays"
 
 
@@ -166,9 +166,9 @@ def test_leaves_need_no_draft_pass() -> None:
     drafter = TableDrafter(2)
     policy, tree = DySpecPolicy(64, ENDS), new_tree(64)
     policy.grow(tree, drafter, FAR)
-    evaluated = sum(len(nodes) for nodes in drafter.passes)
+    evaluated = sum(len(nodes) for nodes in drafter.asked)
     assert evaluated < tree.size
-    assert len(drafter.passes) < evaluated, "lazy evaluation goes in batches"
+    assert len(drafter.asked) < evaluated, "lazy evaluation goes in batches"
 
 
 @pytest.mark.parametrize("num_nodes", [8, 32, 128])
@@ -218,7 +218,7 @@ def test_a_chain_takes_the_first_choices() -> None:
         assert tree.token[node] == ids[0]
         assert tree.confidence[node] == probs[0]
         path.append(int(ids[0]))
-    assert drafter.passes == [[0], [1], [2], [3], [4]], "the last token needs no pass"
+    assert drafter.asked == [[0], [1], [2], [3], [4]], "the last token needs no pass"
     assert tree.num_leaves == 1
 
 
@@ -265,7 +265,7 @@ def test_specinfer_gives_each_node_of_a_layer_its_draws(widths: list[int], seed:
     nodes = policy.grow(tree, drafter, FAR)
     assert sorted(nodes.tolist()) == list(range(tree.size))
     layers = [np.flatnonzero(tree.depth[: tree.size] == i).tolist() for i in range(len(widths) + 1)]
-    assert drafter.passes == layers[:-1], "a pass per layer, and none for the leaves"
+    assert drafter.asked == layers[:-1], "a pass per layer, and none for the leaves"
     for width, layer in zip(widths, layers, strict=False):
         for node in layer:
             draws = tree.draws[node].tolist()
@@ -278,7 +278,7 @@ def test_specinfer_of_distinct_draws_has_the_papers_size() -> None:
     """Its figure 3: <2, 2, 1> gives four sequences of three tokens."""
 
     class Ranked(TableDrafter):
-        def draw(self, _tree: TokenTree, _node: int, count: int) -> Ids:
+        def sample_children(self, _tree: TokenTree, _node: int, count: int) -> Ids:
             return np.arange(count, dtype=np.int32)
 
     policy = SpecInferPolicy([2, 2, 1], NO_ENDS)
@@ -308,7 +308,7 @@ def test_nothing_is_deeper_than_allowed(kind: int, depth: int) -> None:
         policy.grow(tree, drafter, depth)
         deepest = tree.depth[: tree.size].max()
         assert min(depth, 1) <= deepest <= depth
-        nodes = [node for nodes in drafter.passes for node in nodes]
+        nodes = [node for nodes in drafter.asked for node in nodes]
         assert all(tree.depth[node] < depth for node in nodes), "a pass for nothing"
 
 
@@ -332,7 +332,7 @@ def test_a_draft_that_proposes_nothing(kind: int) -> None:
     nodes = every_policy(10, NO_ENDS)[kind].grow(tree, drafter, FAR)
     assert nodes.tolist() == [0]
     assert tree.size == 1
-    assert drafter.passes == [[0]]
+    assert drafter.asked == [[0]]
 
 
 @pytest.mark.parametrize("kind", range(len(every_policy(1, NO_ENDS))))

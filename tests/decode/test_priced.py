@@ -12,15 +12,14 @@ import numpy.typing as npt
 import pytest
 
 from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.policy import NoDrafter
-from dyspec_edge.decode.policy.interface import Drafter
 from dyspec_edge.decode.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.llama import Model
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS, opened_decoder, reply, steps
+from tests.decoding import CHEAP_ROWS, model_drafter, opened_decoder, reply, steps
 
 Ids = npt.NDArray[np.int32]
 
@@ -73,13 +72,13 @@ class World(Drafter):
     def passes(self) -> list[tuple[int, float]]:
         return self.recorded
 
-    def read(self) -> None:
+    def read(self, **_reporting: object) -> None:
         seconds = self.slowness * self.prices[1].at(max(1, self.num_behind))
         self.now += seconds
         self.read_seconds += seconds
         self.num_behind = 0
 
-    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
+    def propose(self, tree: TokenTree, nodes: Ids) -> None:
         behind = self.num_behind if nodes[0] == 0 else 0
         seconds = self.slowness * self.prices[1].at(len(nodes) + behind)
         self.now += seconds
@@ -232,8 +231,8 @@ def hostile(_at: int) -> Sequence[float]:
 class Confident(World):
     """Always wrong, and sure of itself."""
 
-    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
-        super().evaluate(tree, nodes)
+    def propose(self, tree: TokenTree, nodes: Ids) -> None:
+        super().propose(tree, nodes)
         tree.candidate_ids[nodes] += 100_000
         tree.candidate_probs[nodes, 0] = 0.99
 
@@ -385,7 +384,7 @@ def test_trees_grow_on_real_passes(tiny_pair: TinyPair) -> None:
     with opened_decoder(tiny_pair, "priced", end_tokens=ENDS) as decoder:
         params = SamplingParams(temperature=1.0)
         found = list(steps(decoder, [1, 300, 301], params, seed=4, max_tokens=60))
-        policy, drafter = decoder.policy, decoder.drafter
+        policy, drafter = decoder.policy, model_drafter(decoder)
         assert isinstance(policy, PricedPolicy)
         assert drafter is not None
         assert max(step.num_drafted for step in found) > 16
@@ -426,33 +425,33 @@ def test_the_draft_reads_when_it_is_asked_and_the_end_of_a_long_text_only(
     text = [1, *(300 + i % 50 for i in range(400))]
     ranking = Ranking(SamplingParams(temperature=0.0), 1)
     with opened_decoder(tiny_pair, "priced") as decoder:
-        drafter, tree = decoder.drafter, decoder.tree
-        assert drafter is not None
+        drafter, tree = model_drafter(decoder), decoder.tree
         drafter.longest_read = 100
-        drafter.take(text[:300], ranking)
+        drafter.begin(text[:300], ranking)
         assert (drafter.num_behind, drafter.cache.tokens) == (100, [])
         tree.reset(text[300])
         drafter.start_step(text[:300], 0)
-        drafter.evaluate(tree, np.zeros(1, np.int32))
+        drafter.propose(tree, np.zeros(1, np.int32))
         assert drafter.num_behind == 0
         assert drafter.cache.tokens == text[200:300]
         found = tree.candidate_ids[0].copy()
-        drafter.cache.commit(tree, [0])
+        drafter.commit(tree, [0])
         assert drafter.cache.tokens == text[200:301]
-        drafter.take(text[:350], ranking)
+        drafter.begin(text[:350], ranking)
         assert drafter.num_behind == 49, "what was read is kept"
         drafter.read()
         assert drafter.cache.tokens == text[200:350]
         drafter.longest_read = 20
-        drafter.take(text, ranking)
+        drafter.begin(text, ranking)
         assert drafter.num_behind == 20
         drafter.read()
         assert drafter.cache.tokens == text[-20:]
         drafter.longest_read = None
         drafter.begin(text[200:300], ranking)
+        drafter.read()
         drafter.start_step(text[200:300], 0)
         tree.reset(text[300])
-        drafter.evaluate(tree, np.zeros(1, np.int32))
+        drafter.propose(tree, np.zeros(1, np.int32))
         assert tree.candidate_ids[0].tolist() == found.tolist()
 
 
@@ -462,8 +461,8 @@ def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
     with opened_decoder(tiny_pair, "none") as plain:
         expected = reply(plain, prompt, params, seed=5, max_tokens=120)
     with opened_decoder(tiny_pair, "priced") as decoder:
-        assert decoder.drafter is not None
-        decoder.drafter.longest_read = 32
+        drafter = model_drafter(decoder)
+        drafter.longest_read = 32
         assert reply(decoder, prompt, params, seed=5, max_tokens=120) == expected
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.draft.interface import NoDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy.sequoia import DEFAULT, WIDTH, Acceptance, SequoiaPolicy
 from dyspec_edge.decode.policy.sequoia_tree import Programme, Shape, fastest
@@ -161,7 +162,7 @@ def test_the_shape_is_filled_with_the_first_candidates(num_nodes: int, seed: int
     nodes = policy.grow(tree, drafter, FAR)
     assert sorted(nodes.tolist()) == list(range(1 + num_nodes))
     assert tree.num_leaves == policy.max_leaves == shape.num_leaves
-    assert len(drafter.passes) == len(shape.layers()), "a pass per layer, and none for the leaves"
+    assert len(drafter.asked) == len(shape.layers()), "a pass per layer, and none for the leaves"
 
     def check(node: int, place: int) -> None:
         found = tree.children(node)
@@ -190,8 +191,8 @@ def test_children_beyond_the_draft_s_probabilities() -> None:
     """They are candidates, too, unless they must not be drafted."""
 
     class Narrow(TableDrafter):
-        def evaluate(self, tree: TokenTree, nodes: np.ndarray) -> None:
-            super().evaluate(tree, nodes)
+        def propose(self, tree: TokenTree, nodes: np.ndarray) -> None:
+            super().propose(tree, nodes)
             tree.num_candidates[nodes] = 2
             tree.candidate_ids[nodes, 5:] = -1
 
@@ -201,21 +202,11 @@ def test_children_beyond_the_draft_s_probabilities() -> None:
     assert (tree.token[: tree.size] >= 0).all()
 
 
-class Reply:
+class Reply(NoDrafter):
     """A drafter that has heard of a temperature."""
 
     def __init__(self, temperature: float) -> None:
         self.ranking = Ranking(SamplingParams(temperature=temperature), 0)
-        self.num_behind = 0
-
-    def read(self) -> None:
-        raise NotImplementedError
-
-    def evaluate(self, tree: TokenTree, nodes: object) -> None:
-        raise NotImplementedError
-
-    def draw(self, tree: TokenTree, node: int, count: int) -> object:
-        raise NotImplementedError
 
 
 @pytest.fixture
@@ -231,7 +222,7 @@ def policy() -> SequoiaPolicy:
 def test_a_reply_takes_the_fit_of_the_nearest_temperature(
     policy: SequoiaPolicy, temperature: float, is_chain: bool
 ) -> None:
-    assert policy.begin([7], Reply(temperature))  # type: ignore[arg-type]
+    assert policy.begin([7], Reply(temperature))
     tree = new_tree(6)
     policy.grow(tree, TableDrafter(), FAR)
     assert (tree.num_leaves == 1) == is_chain
@@ -290,4 +281,4 @@ def test_auto_takes_size_and_depth_from_prices() -> None:
     tree.reset(7)
     drafter = TableDrafter()
     assert policy.grow(tree, drafter, FAR).tolist() == [0]
-    assert drafter.passes == []
+    assert drafter.asked == []

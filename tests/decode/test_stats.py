@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dyspec_edge.decode.draft.interface import DraftTotals
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.stats import Counters, summarise
 from dyspec_edge.engine import Engine, SamplingParams, Stats
@@ -146,10 +147,10 @@ def by_hand() -> Callable[..., Stats]:
     """`summarise` for a decoder whose totals are made up."""
 
     def make(steps: list[Step], **changes: Any) -> Stats:
-        draft = SimpleNamespace(decode_seconds=2.5, num_passes=13, num_rows=29)
+        totals = DraftTotals(pass_seconds=2.5, rows_seconds=0.25, num_passes=13, num_rows=29)
         decoder: Any = SimpleNamespace(
             target=SimpleNamespace(decode_seconds=5.0, num_rows=40),
-            drafter=SimpleNamespace(cache=draft, rows_seconds=0.25, read_seconds=0.75),
+            drafter=SimpleNamespace(totals=totals, read_seconds=0.75),
             policy=SimpleNamespace(name="dyspec:3", figures=lambda: {"a": 0.5}),
             verifier=SimpleNamespace(name="match"),
         )

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chisquare
 
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy import Policy, parse
-from dyspec_edge.decode.policy.interface import Drafter
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import (
@@ -69,16 +69,18 @@ class TableDrafter(Drafter):
     def __init__(self, table: npt.NDArray[np.float32], ranking: Ranking, index: int) -> None:
         self._table, self._ranking, self._index = table, ranking, index
 
-    def evaluate(self, tree: TokenTree, nodes: Ids) -> None:
+    def propose(self, tree: TokenTree, nodes: Ids) -> None:
         rows = self._table[tree.token[nodes]]
         ids = np.argsort(-rows, axis=1, kind="stable").astype(np.int32)
         logits = np.take_along_axis(rows, ids, axis=1)
         found = self._ranking.rank(ids, logits, self._index + tree.depth[nodes], nodes)
         tree.candidate_ids[nodes], tree.candidate_probs[nodes], tree.num_candidates[nodes] = found
 
-    def draw(self, tree: TokenTree, node: int, count: int) -> Ids:
+    def sample_children(self, tree: TokenTree, node: int, count: int) -> Ids:
         probs = tree.candidate_probs[node, : tree.num_candidates[node]]
-        return self._ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
+        return self._ranking.sample_children(
+            probs, self._index + int(tree.depth[node]), node, count
+        )
 
 
 @dataclass(frozen=True)

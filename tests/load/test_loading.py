@@ -28,7 +28,7 @@ from dyspec_edge.errors import (
 from dyspec_edge.load.loading import Loaded, open_models
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS
+from tests.decoding import CHEAP_ROWS, model_drafter
 from tests.engines import PROMPT, opened, text_of, tiny_config
 
 WARM = SamplingParams(temperature=1.0, seed=1)
@@ -201,8 +201,7 @@ def test_a_text_that_outgrows_the_draft_context(tiny_pair: TinyPair) -> None:
         expected = plain.generate(PROMPT, sampling=sampling, max_tokens=300)
     with opened(*tiny_pair, num_ctx_draft=64) as engine:
         reply = engine.generate(PROMPT, sampling=sampling, max_tokens=300)
-        drafter = engine.decoder.drafter
-        assert drafter is not None
+        drafter = model_drafter(engine.decoder)
         assert len(drafter.cache.tokens) <= 64 + 8
     assert reply.tokens == expected.tokens
     assert len(reply.tokens) > 200

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.draft.interface import Drafter, DraftTotals
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import TokenTree
 
@@ -22,7 +23,7 @@ NUM_CANDIDATES = 64
 """Most probable tokens kept of a row of logits."""
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts with a model.
 
     Args:
@@ -64,19 +65,13 @@ class ModelDrafter:
         self._start = 0  # where in the text the draft's cache begins
         self._unread: list[int] = []  # what the next pass reads before the root
 
-    def begin(
-        self,
-        text: Sequence[int],
-        ranking: Ranking,
-        *,
-        on_progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Read the tokens before the root and take the rule for a new reply."""
-        self.take(text, ranking)
-        self.read(on_progress=on_progress)
+    @property
+    def shared_cache(self) -> TreeCache | None:
+        """The draft's own: its tokens are the target's."""
+        return self.cache
 
-    def take(self, text: Sequence[int], ranking: Ranking) -> None:
-        """As `begin`, but leave what was not read before for later."""
+    def begin(self, text: Sequence[int], ranking: Ranking) -> None:
+        """Take a new text, of which the cache keeps what it has in common with it."""
         self.ranking = ranking
         self._text = text
         self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
@@ -93,14 +88,16 @@ class ModelDrafter:
         return behind if self.longest_read is None else min(behind, self.longest_read)
 
     @property
-    def rows_seconds(self) -> float:
-        """Running total of reducing logits rows to candidates."""
-        return self._passes[1].rows_seconds if self._passes is not None else 0.0
-
-    @property
     def read_seconds(self) -> float:
         """Running total of reading tokens without evaluating any node."""
         return self.cache.prefill_seconds
+
+    @property
+    def totals(self) -> DraftTotals:
+        """What the passes have cost so far."""
+        cache, passes = self.cache, self._passes
+        rows_seconds = passes[1].rows_seconds if passes is not None else 0.0
+        return DraftTotals(cache.decode_seconds, rows_seconds, cache.num_passes, cache.num_rows)
 
     def find_on_device(self, *, commit: str | None = None) -> bool:
         """Let candidates be found in the pass, on the device that holds the logits.
@@ -145,8 +142,8 @@ class ModelDrafter:
         self._text, self._index = text, index
         self._has_begun = False
 
-    def evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
-        """Evaluate `nodes` in one pass and write their candidates into the tree.
+    def propose(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+        """Write the candidates of `nodes` into the tree, in one pass.
 
         Args:
             nodes: int32[n]; the root comes first in the first call of a step.
@@ -156,24 +153,36 @@ class ModelDrafter:
         """
         self._check(self._passes_over(tree).run(nodes))
 
-    def evaluator(self, tree: TokenTree) -> native.Evaluator:
-        """`evaluate` for native code, in this step."""
+    def proposer(self, tree: TokenTree) -> native.Proposer:
+        """`propose` for native code, in this step."""
         passes = self._passes_over(tree)
-        return native.Evaluator(passes.function, passes.address, self._check)
+        return native.Proposer(passes.function, passes.address, self._check)
 
     def passes(self) -> list[tuple[int, float]]:
         """Rows and seconds of this step's passes."""
         return self._passes[1].passes if self._passes is not None and self._has_begun else []
 
-    def draw(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
-        """Draw candidates of an evaluated node with replacement (Ranking.draw)."""
+    def sample_children(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
+        """Draw candidates of a node with replacement (Ranking.sample_children)."""
         assert self.ranking is not None, "begin() comes first"
         probs = tree.candidate_probs[node, : tree.num_candidates[node]]
-        return self.ranking.draw(probs, self._index + int(tree.depth[node]), node, count)
+        return self.ranking.sample_children(probs, self._index + int(tree.depth[node]), node, count)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Keep what was read of the accepted path, or take note of what native code has kept."""
+        self.cache.commit(tree, path)
 
     def rewind(self, length: int) -> None:
         """Keep nothing beyond the first `length` tokens of the text."""
         self.cache.rewind(max(0, length - self._start))
+
+    def set_abort(self, abort: bool) -> None:
+        """Stop a running pass as soon as possible, or allow passes again."""
+        flag = self.cache.context.abort_flag
+        if abort:
+            flag.set()
+        else:
+            flag.clear()
 
     def close(self) -> None:
         """Close the draft's context.  Idempotent."""

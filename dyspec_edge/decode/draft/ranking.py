@@ -79,7 +79,9 @@ class Ranking:
         )
         return ids, probs, usable
 
-    def draw(self, probs: npt.NDArray[np.float32], index: int, node: int, count: int) -> Ids:
+    def sample_children(
+        self, probs: npt.NDArray[np.float32], index: int, node: int, count: int
+    ) -> Ids:
         """Draw candidates with replacement; under `match`, where ranks decide, take the first.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dyspec_edge.decode.policy.interface import ROOT, Drafter, NoDrafter, Policy
+from dyspec_edge.decode.policy.interface import ROOT, Policy
 from dyspec_edge.decode.policy.parse import parse
 
-__all__ = ["ROOT", "Drafter", "NoDrafter", "Policy", "parse"]
+__all__ = ["ROOT", "Policy", "parse"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.decode.policy.interface import Drafter, Nodes, Policy
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.tree import TokenTree
 
 FLOOR_OF = 10
@@ -36,7 +37,7 @@ class ChainPolicy(Policy):
         """Draft until the chain is long enough, the draft unsure or the text would end."""
         node = 0
         for _ in range(min(self.max_nodes, max_depth)):
-            drafter.evaluate(tree, np.array([node], np.int32))
+            drafter.propose(tree, np.array([node], np.int32))
             if tree.num_candidates[node] == 0 or self._best(tree, node) < self._floor:
                 break
             token = int(tree.candidate_ids[node, 0])

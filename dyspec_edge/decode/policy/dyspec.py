@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.policy.interface import Drafter, Nodes, Policy
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.native import MAX_SEQUENCES
 
@@ -44,7 +45,7 @@ class _TreePolicy(Policy):
             self._expansion = tree, expansion
         expansion = self._expansion[1]
         expansion.reset(max_depth=max_depth, threshold=threshold)
-        return expansion.grow(drafter.evaluator(tree))
+        return expansion.grow(drafter.proposer(tree))
 
 
 class DySpecPolicy(_TreePolicy):

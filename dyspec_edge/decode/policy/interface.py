@@ -1,4 +1,4 @@
-"""What the step loop asks of a policy, and a policy of a drafter."""
+"""What the step loop asks of a policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge import native
-from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier
 
@@ -17,56 +16,6 @@ Nodes = npt.NDArray[np.int32]
 
 ROOT: Nodes = np.zeros(1, np.int32)
 """What the target checks in a plain step."""
-
-
-class Drafter(Protocol):
-    """A source of candidates."""
-
-    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
-        """Write the candidates of `nodes` into the tree, in one draft pass."""
-        ...
-
-    def evaluator(self, tree: TokenTree) -> native.Evaluator:
-        """The same for native code that grows the tree."""
-        return native.Evaluator.calling(lambda nodes: self.evaluate(tree, nodes))
-
-    def draw(self, tree: TokenTree, node: int, count: int) -> Nodes:
-        """Draw candidates of an evaluated node with replacement; where ranks decide, the first.
-
-        Returns:
-            Their places int32[n] among the candidates, in the order of drawing, n at most `count`.
-        """
-        return np.arange(min(count, tree.num_candidates[node]), dtype=np.int32)
-
-
-class ReadingDrafter(Drafter, Protocol):
-    """A drafter that has to read the text before it can propose anything."""
-
-    @property
-    def ranking(self) -> Ranking | None:
-        """The rule of the present reply."""
-        ...
-
-    @property
-    def num_behind(self) -> int:
-        """Tokens before the root that the next pass would have to read first."""
-        ...
-
-    def read(self) -> None:
-        """Read them now."""
-        ...
-
-    def passes(self) -> Sequence[tuple[int, float]]:
-        """Rows and seconds of this step's passes so far."""
-        ...
-
-
-class NoDrafter(Drafter):
-    """Stands where there is no draft: it proposes nothing."""
-
-    def evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
-        """Find no candidates."""
-        tree.num_candidates[nodes] = 0
 
 
 class Policy(Protocol):
@@ -91,7 +40,7 @@ class Policy(Protocol):
         """Nodes that a tree may have while it grows, the root and those not checked included."""
         return 1 + self.max_nodes
 
-    def begin(self, text: Sequence[int], drafter: ReadingDrafter | None) -> bool:
+    def begin(self, text: Sequence[int], drafter: Drafter | None) -> bool:
         """Hear of a new reply.
 
         Args:

@@ -24,8 +24,9 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.decode.cost import CostCurve, LiveCurve, chain_rate
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.lookup import Lookup
-from dyspec_edge.decode.policy.interface import ROOT, Drafter, Nodes, Policy, ReadingDrafter
+from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
 from dyspec_edge.decode.tree import TokenTree
 
 A0, AW, A_MAX = 0.8, 0.05, 0.985
@@ -87,7 +88,7 @@ class PricedPolicy(Policy):
         self._ends = frozenset(end_tokens.tolist())
         self._lookup = Lookup()
         self._planner: tuple[TokenTree, native.Planner] | None = None
-        self._drafter: ReadingDrafter | None = None
+        self._drafter: Drafter | None = None
         self._has_read = False
         self._emitted = 0
         self._num_replies, self._reply_tokens = 1, EXPECTED_REPLY
@@ -112,7 +113,7 @@ class PricedPolicy(Policy):
         """Whether a nearly perfect draft could pay at the present prices."""
         return self._rate(HOPE) * self.target.at(1) >= HEADROOM
 
-    def begin(self, text: Sequence[int], drafter: ReadingDrafter | None) -> bool:
+    def begin(self, text: Sequence[int], drafter: Drafter | None) -> bool:
         """Follow the text, and decide whether the draft reads the prompt now."""
         self._lookup.follow(text)
         self._drafter = drafter if self.draft is not None else None
@@ -148,7 +149,7 @@ class PricedPolicy(Policy):
         )
         if self._drafter is None or first is None:
             return planner.plan().nodes
-        nodes = planner.grow(drafter.evaluator(tree))
+        nodes = planner.grow(drafter.proposer(tree))
         assert self.draft is not None
         for num_rows, seconds in self._drafter.passes():
             self.draft.observe(num_rows, seconds)

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.decode.cost import CostCurve
-from dyspec_edge.decode.policy.interface import Drafter, Nodes, Policy, ReadingDrafter
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.policy.sequoia_tree import Programme, Shape, fastest
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier, then_uniform
@@ -141,7 +142,7 @@ class SequoiaPolicy(Policy):
         )
         return f"policy {self.name}: {sizes}; {rates}"
 
-    def begin(self, _text: Sequence[int], drafter: ReadingDrafter | None) -> bool:
+    def begin(self, _text: Sequence[int], drafter: Drafter | None) -> bool:
         """Take the tree for the temperature that is nearest."""
         if drafter is not None and drafter.ranking is not None:
             wanted = drafter.ranking.params.temperature
@@ -156,7 +157,7 @@ class SequoiaPolicy(Policy):
             inner = [i for i in layer if i in place and not tree.terminal[place[i]]]
             if not inner:
                 break
-            drafter.evaluate(tree, np.array([place[i] for i in inner], np.int32))
+            drafter.propose(tree, np.array([place[i] for i in inner], np.int32))
             for i in inner:
                 node = place[i]
                 for rank, child in enumerate(shape.children[i][: self._drawable(tree, node)]):

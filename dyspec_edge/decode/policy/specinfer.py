@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.policy.interface import Drafter, Nodes, Policy
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier, with_replacement
 
@@ -55,7 +56,7 @@ class SpecInferPolicy(Policy):
             layer = [node for node in layer if not tree.terminal[node]]
             if not layer:
                 break
-            drafter.evaluate(tree, np.array(layer, np.int32))
+            drafter.propose(tree, np.array(layer, np.int32))
             found = [self._expand(tree, drafter, node, width) for node in layer]
             layer = [child for children in found for child in children]
         return native.depth_first(tree.parent, tree.size)
@@ -63,7 +64,7 @@ class SpecInferPolicy(Policy):
     def _expand(self, tree: TokenTree, drafter: Drafter, node: int, width: int) -> list[int]:
         if tree.num_candidates[node] == 0:
             return []
-        tree.draws[node] = drafter.draw(tree, node, width)
+        tree.draws[node] = drafter.sample_children(tree, node, width)
         children = []
         for place in dict.fromkeys(tree.draws[node].tolist()):  # each once, in order
             token = int(tree.candidate_ids[node, place])

@@ -1,4 +1,4 @@
-"""Who answers while native code grows a tree: a draft model, or a function in Python."""
+"""The callback that fills in nodes' candidates while native code grows a tree."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dyspec_edge.native.library import CALLER_FAILED, Int32s, address_of
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
 
 
-class Evaluator:
-    """Who finds the candidates of nodes while native code grows a tree.
+class Proposer:
+    """Fills in the candidates of nodes while native code grows a tree.
 
     Args:
-        function: address of a dyspec_evaluator.
+        function: address of a dyspec_proposer.
         data: its first argument.
         check: called with the code that growing ended with; raises what a negative one means.
     """
@@ -26,13 +26,13 @@ class Evaluator:
         self._callback: object = None  # lives as long as this object
 
     @classmethod
-    def calling(cls, evaluate: Callable[[Int32s], None]) -> Evaluator:
-        """One that calls back into Python: `evaluate` gets int32[n] of nodes."""
+    def calling(cls, propose: Callable[[Int32s], None]) -> Proposer:
+        """One that calls back into Python: `propose` gets int32[n] of nodes."""
         failures: list[BaseException] = []
 
         def function(_data: object, nodes: int, n: int) -> int:
             try:
-                evaluate(np.ctypeslib.as_array((ctypes.c_int32 * n).from_address(nodes)).copy())
+                propose(np.ctypeslib.as_array((ctypes.c_int32 * n).from_address(nodes)).copy())
             except BaseException as failure:  # goes on where native code has returned
                 failures.append(failure)
                 return CALLER_FAILED
