@@ -6,22 +6,17 @@ import sys
 
 import click
 
-from benchmarks.attention import attention
-from benchmarks.cell_order import cell_order
 from benchmarks.device import device
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
 from benchmarks.overhead import overhead
-from benchmarks.padding import padding
 from benchmarks.peers import peers_command
 from benchmarks.plain import plain
 from benchmarks.race import race
-from benchmarks.rejected import rejected
 from benchmarks.replay.command import main as replay
 from benchmarks.replay.study import synthetic
 from benchmarks.rows import rows
-from benchmarks.sequences import sequences
 from dyspec_edge.errors import DyspecError
 
 
@@ -34,10 +29,9 @@ def main() -> None:
     """
 
 
-rows_and_passes = (rows, attention, device, padding, sequences, cell_order, memory)
-decoding = (overhead, plain, race, near_ties, noise, rejected)
-for command in (*rows_and_passes, *decoding, peers_command, replay):
-    main.add_command(command)
+PROGRAMS = (race, plain, overhead, rows, device, memory, near_ties, noise, peers_command, replay)
+for program in PROGRAMS:
+    main.add_command(program)
 replay.add_command(synthetic)
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def device(setup: Setup, layers: int) -> None:
     Two contexts over the same weights take turns, one with samplers on all its sequences.  The
     share of llama_decode stands beside the whole, which ends with the candidates.
     """
-    where = setup.circumstances()
+    where = setup.conditions()
     with setup.runs("device", where) as runs:
         runs.expect(1)
         found = runs({"layers": layers}, partial(_measure, setup, layers))["ways"]

@@ -46,7 +46,7 @@ class Buffers(logging.Handler):
 @click.option("--fill", type=click.IntRange(1), help="Tokens in the context [default: full].")
 def memory(setup: Setup, policy: str, fill: int | None) -> None:
     """Peak resident memory when the context is full, against the sum of its parts."""
-    where = setup.circumstances()
+    where = setup.conditions()
     with setup.runs("memory", where) as runs:
         runs.expect(1)
         key = {"policy": policy, "context": setup.num_ctx, "fill": fill}

@@ -42,7 +42,7 @@ MAX_SHARE = 0.03
 def near_ties(setup: Setup, policies: Sequence[str], categories: Sequence[str], each: int) -> None:
     """Gap of every emitted token to the arg max of a single-row pass, at T = 0."""
     prompts = choose(setup.prompts, categories, each)
-    where = setup.circumstances()
+    where = setup.conditions()
     found: dict[str, list[dict[str, Any]]] = {policy: [] for policy in policies}
     with setup.runs("near-ties", where) as runs, Engines() as engines:
         runs.expect(2 * len(prompts) * len(policies))

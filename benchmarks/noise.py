@@ -65,7 +65,7 @@ def noise(
 ) -> None:
     """Block efficiency under match with shared noise, match without it, and residual."""
     prompts = choose(setup.prompts, categories, each)
-    where = setup.circumstances()
+    where = setup.conditions()
     table: Table = {}
     with setup.runs("noise", where) as runs, Engines() as engines:
         runs.expect(len(chains) * len(temperatures) * len(prompts) * seeds * len(WAYS))

@@ -50,7 +50,7 @@ def overhead(setup: Setup, policy: str, lengths: str, rounds: int, profile: bool
     Medians over steps.  Orchestration is all but llama_decode and the columns after it; Python's
     part of it is what is spent outside native calls.
     """
-    where = setup.circumstances()
+    where = setup.conditions()
     cells: dict[tuple[int, str], list[dict[str, Any]]] = {}
     with setup.runs("overhead", where) as runs, Engines() as engines:
         sizes = [int(length) for length in lengths.split(",")]

@@ -80,7 +80,7 @@ def peers_command(
     The programs are built on first use, which takes many minutes.
     """
     programs = peer_build.programs(build_dir, source, jobs)
-    where = setup.circumstances()
+    where = setup.conditions()
     where["llama.cpp's programs"] = (
         f"source package of {peer_build.PACKAGE} {peer_build.VERSION}; both built for "
         f"{peer_build.kernels(programs[peer_build.SERVER])}"

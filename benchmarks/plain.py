@@ -63,7 +63,7 @@ def plain(setup: Setup, each: int) -> None:
     other.
     """
     prompts = choose(setup.prompts, ("code_completion",), each)
-    where = setup.circumstances()
+    where = setup.conditions()
     with setup.runs("plain", where) as runs, Engines() as engines:
         runs.expect(len(prompts))
 

@@ -35,7 +35,7 @@ def race(setup: Setup, policy: str, categories: Sequence[str], each: int | None,
     A policy keeps what it has learned from prompt to prompt, as in a conversation.
     """
     prompts = choose(setup.prompts, categories, each, skip)
-    where = setup.circumstances()
+    where = setup.conditions()
     found: list[dict[str, Any]] = []
     with setup.runs("race", where) as runs, ExitStack() as opened:
         runs.expect(len(prompts))

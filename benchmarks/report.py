@@ -1,4 +1,4 @@
-"""What a benchmark prints: a Markdown table with its circumstances, then one JSON document."""
+"""What a benchmark prints: a Markdown table with its conditions, then one JSON document."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> No
     print(f"\n**{title}**\n\n{table(header, rows)}")
 
 
-def finish(circumstances: dict[str, Any], document: dict[str, Any]) -> None:
-    """The circumstances, then everything as JSON in the last line."""
-    print(f"\n{where(circumstances)}\n")
-    print(json.dumps({**circumstances, **document}))
+def finish(conditions: dict[str, Any], document: dict[str, Any]) -> None:
+    """The conditions, then everything as JSON in the last line."""
+    print(f"\n{where(conditions)}\n")
+    print(json.dumps({**conditions, **document}))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks import report
 from dyspec_edge import native
-from dyspec_edge.bench.conditions import circumstances
+from dyspec_edge.bench.conditions import conditions
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.native.library import lib
 
@@ -74,7 +74,7 @@ def rows(threads: int, rounds: int) -> None:
             document.append({"vocabulary": num_vocab, "rows": num_rows, "seconds": medians})
     header = ("vocabulary", "rows", "dyspec-edge, ms", "numpy", "torch", "llama.cpp's top-k")
     report.show(f"Row reductions, {native.simd}, {threads} threads, medians", header, table)
-    report.finish(circumstances({}, threads, report.PROGRAM), {"cells": document})
+    report.finish(conditions({}, threads, report.PROGRAM), {"cells": document})
 
 
 def _native(logits: Rows, threads: int) -> Callable[[], object]:

@@ -12,7 +12,7 @@ import click
 from benchmarks.prompts import OWN_PROMPTS
 from benchmarks.report import PROGRAM
 from benchmarks.runs import Runs
-from dyspec_edge.bench.conditions import circumstances, hashes
+from dyspec_edge.bench.conditions import conditions, hashes
 from dyspec_edge.cli.model_choice import choose
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
@@ -36,10 +36,10 @@ class Setup:
     num_tokens: int
     journal: Path | None
 
-    def circumstances(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """For the report; journalled runs are told apart by its model hashes."""
         models = [self.model] + ([self.draft] if self.draft else [])
-        return circumstances(hashes(models), self.num_threads, PROGRAM)
+        return conditions(hashes(models), self.num_threads, PROGRAM)
 
     def runs(self, command: str, where: dict[str, Any]) -> Runs:
         """The runs of one command."""

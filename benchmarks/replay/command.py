@@ -25,7 +25,7 @@ from benchmarks.replay.simulation import Clock, Result, Source, replay
 from benchmarks.replay.texts import RecordedText, append_text, read_texts
 from benchmarks.runs import Runs
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
-from dyspec_edge.bench.conditions import circumstances, hashes
+from dyspec_edge.bench.conditions import conditions, hashes
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.load.calibration import milliseconds
@@ -96,7 +96,7 @@ def main(
     if not recorded:
         raise click.UsageError(f"{texts} holds no text")
     num_threads = threads or physical_cores()
-    where = circumstances(hashes([draft] if draft else []), num_threads, report.PROGRAM)
+    where = conditions(hashes([draft] if draft else []), num_threads, report.PROGRAM)
     path = distributions or texts.with_suffix(".sqlite")
     with _opened(path, draft, recorded, num_threads) as source:
         study = _Study(recorded, machines, source)

@@ -18,7 +18,7 @@ from benchmarks.replay.command import CHAINS, SIMULATION, STDERR, mean
 from benchmarks.replay.curves import find_machine
 from benchmarks.replay.simulation import Clock, Result, replay
 from benchmarks.replay.synthetic import END, Chance, SyntheticSource, fresh_tokens, made_up, varied
-from dyspec_edge.bench.conditions import circumstances
+from dyspec_edge.bench.conditions import conditions
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.chain import ChainPolicy
 from dyspec_edge.decode.policy.priced import PricedPolicy
@@ -116,7 +116,7 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
         ),
         rows,
     )
-    where = circumstances({}, 1, report.PROGRAM)
+    where = conditions({}, 1, report.PROGRAM)
     report.finish(where, {"simulation": True, "cases": document})
 
 

@@ -22,7 +22,7 @@ from dyspec_edge.llama.devices import loaded_commit
 BLOCK = 1 << 22
 
 
-def circumstances(models: Mapping[Path, str], num_threads: int, program: str) -> dict[str, Any]:
+def conditions(models: Mapping[Path, str], num_threads: int, program: str) -> dict[str, Any]:
     """Machine, versions, models, commit and command.
 
     Args:

@@ -1,4 +1,4 @@
-"""A summary as Markdown: tables with the circumstances that they hold under."""
+"""A summary as Markdown: tables with the conditions that they hold under."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def where(circumstances: Values) -> str:
+def where(conditions: Values) -> str:
     """Machine, versions, hashes, commit and command as a list."""
     lines = []
-    for name, value in circumstances.items():
+    for name, value in conditions.items():
         if isinstance(value, dict):
             shown = ", ".join(f"{file} `{digest[:12]}`" for file, digest in value.items())
         else:
@@ -50,11 +50,11 @@ def acceptance(fits: Sequence[Values]) -> str:
 
 
 def _section(section: Values) -> str:
-    conditions, lanes = section["conditions"], section["lanes"]
+    settings, lanes = section["conditions"], section["lanes"]
     groups = list(dict.fromkeys(g for lane in lanes for g in lane["block_efficiency"]["groups"]))
     rounds, prompts = section["rounds"], len(section["prompts"])
     heading = (
-        f"## T = {conditions['sampling']['temperature']:g}, {conditions['tokens']} tokens, "
+        f"## T = {settings['sampling']['temperature']:g}, {settings['tokens']} tokens, "
         f"{prompts} prompt{'s' * (prompts != 1)}, {rounds} round{'s' * (rounds != 1)}"
     )
     parts = [heading]

@@ -47,7 +47,7 @@ class Session:
 
     Args:
         hashes: sha256 of target and draft (None without one).
-        circumstances: what else goes into every line.
+        conditions: what else goes into every line.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Session:
         wanted: Wanted,
         journal: Journal,
         hashes: tuple[str, str | None],
-        circumstances: Mapping[str, Any],
+        conditions: Mapping[str, Any],
     ) -> None:
         self._wanted = wanted
         self._journal = journal
-        self._circumstances = circumstances
+        self._conditions = conditions
         self._constants = {
             "models": {"target": hashes[0], "draft": hashes[1]},
             "settings": _settings(config),
@@ -111,7 +111,7 @@ class Session:
             self._restore(stage)
         for turn in remaining:
             result = stage.play(turn, self._sampling(turn), wanted.num_tokens)
-            self._journal.add(self._key(turn), {**result, **self._circumstances})
+            self._journal.add(self._key(turn), {**result, **self._conditions})
             on_finished()
 
     def _restore(self, stage: Stage) -> None:

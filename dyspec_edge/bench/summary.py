@@ -33,7 +33,7 @@ PERCENTILES = (2.5, 97.5)
 # What tells runs of one section apart.
 _WITHIN = ("policy", "verify", "prompt", "prompt_sha256", "category", "group", "round", "sampling")
 
-_CIRCUMSTANCES = ("machine", "threads", "versions", "models", "commit", "command", "basis")
+_CONDITIONS = ("machine", "threads", "versions", "models", "commit", "command", "basis")
 _RESULT = ("stats", "request_seconds", "tokens_sha256", "confidence", "machine", "load", "at")
 
 PARTS = ("target", "draft", "rows", "sampling", "overhead")
@@ -79,18 +79,18 @@ def summarise(lines: Sequence[Line]) -> list[Document]:
     """
     sections: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        conditions = json.dumps(_conditions(line), sort_keys=True)
-        sections.setdefault((conditions, line["result"]["machine"]), []).append(line)
+        settings = json.dumps(_settings(line), sort_keys=True)
+        sections.setdefault((settings, line["result"]["machine"]), []).append(line)
     return [_section(json.loads(key), found) for (key, _machine), found in sections.items()]
 
 
-def _conditions(line: Line) -> Document:
+def _settings(line: Line) -> Document:
     run = line["run"]
     sampling = {name: value for name, value in run["sampling"].items() if name != "seed"}
     return {**{k: v for k, v in run.items() if k not in _WITHIN}, "sampling": sampling}
 
 
-def _section(conditions: Document, lines: Sequence[Line]) -> Document:
+def _section(settings: Document, lines: Sequence[Line]) -> Document:
     lanes: dict[tuple[str, str], dict[Key, Line]] = {}
     for line in lines:
         run = line["run"]
@@ -100,9 +100,9 @@ def _section(conditions: Document, lines: Sequence[Line]) -> Document:
     plain = next((lane for lane in found if lane.policy == "none"), None)
     loads = [line["result"]["load"] for line in lines]
     return {
-        "conditions": conditions,
+        "conditions": settings,
         "circumstances": {
-            name: _distinct([line["result"][name] for line in lines]) for name in _CIRCUMSTANCES
+            name: _distinct([line["result"][name] for line in lines]) for name in _CONDITIONS
         },
         "prompts": _distinct([line["run"]["prompt"] for line in lines]),
         "rounds": len({line["run"]["round"] for line in lines}),

@@ -94,14 +94,14 @@ def report(files: Sequence[Path], plots: Path | None, suffix: str) -> None:
     if not lines:
         raise OptionError(f"no finished run in {', '.join(map(str, files))}")
     sections = summarise(lines)
-    drawn: list[Path] = []
+    plotted: list[Path] = []
     if plots is not None:
-        from dyspec_edge.cli.bench_plots import draw
+        from dyspec_edge.cli.bench_plots import plot
 
-        drawn = draw(sections, plots, suffix)
+        plotted = plot(sections, plots, suffix)
     terminal.text(markdown(sections) + "\n")
     terminal.json(
-        {"runs": len(lines), "sections": sections, "plots": [str(path) for path in drawn]}
+        {"runs": len(lines), "sections": sections, "plots": [str(path) for path in plotted]}
     )
 
 
@@ -163,7 +163,7 @@ def _wanted(typed: dict[str, Any]) -> Wanted:
 
 def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: Terminal) -> Session:
     """The runs to do.  Which are done already depends on the models, so these are hashed first."""
-    from dyspec_edge.bench.conditions import circumstances, hashes
+    from dyspec_edge.bench.conditions import conditions, hashes
     from dyspec_edge.bench.session import Session
     from dyspec_edge.files.model_file import inspect_file
     from dyspec_edge.load.loading import physical_cores
@@ -176,7 +176,7 @@ def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: T
         found = background.awaited(
             lambda tell: hashes(models, lambda x: tell("hashing models", x)), bar
         )
-    where = circumstances(found, config.num_threads or physical_cores(), "dyspec-edge")
+    where = conditions(found, config.num_threads or physical_cores(), "dyspec-edge")
     draft = found[config.draft] if config.draft is not None else None
     return Session(config, wanted, journal, (found[config.model], draft), where)
 

@@ -17,10 +17,10 @@ from dyspec_edge.errors import DyspecError
 Values = Mapping[str, Any]
 
 FEWEST = 20
-"""Drafted tokens below which an acceptance rate is not drawn."""
+"""Drafted tokens below which an acceptance rate is not plotted."""
 
 
-def draw(sections: Sequence[Values], directory: Path, suffix: str) -> list[Path]:
+def plot(sections: Sequence[Values], directory: Path, suffix: str) -> list[Path]:
     """Write all plots, and return their paths.
 
     Args:
@@ -40,11 +40,11 @@ def draw(sections: Sequence[Values], directory: Path, suffix: str) -> list[Path]
         prefix = f"{number}-" if len(sections) > 1 else ""
         colours = [colormaps["tab20"](i % 20) for i in range(len(section["lanes"]))]
         lanes = [{**lane, "colour": c} for lane, c in zip(section["lanes"], colours, strict=True)]
-        for name, (title, draw_axes) in PLOTS.items():
+        for name, (title, plot_part) in PLOTS.items():
             figure = Figure(figsize=(10, 5), layout="constrained")
             axes = figure.subplots()
-            draw_axes(axes, lanes)
-            axes.set_title(f"{title}\n{_conditions(section)}", fontsize=9, loc="left")
+            plot_part(axes, lanes)
+            axes.set_title(f"{title}\n{_settings(section)}", fontsize=9, loc="left")
             if axes.get_legend_handles_labels()[0]:
                 figure.legend(loc="outside right upper", fontsize=8)
             paths.append(directory / f"{prefix}{name}.{suffix}")
@@ -52,7 +52,7 @@ def draw(sections: Sequence[Values], directory: Path, suffix: str) -> list[Path]
     return paths
 
 
-def _conditions(section: Values) -> str:
+def _settings(section: Values) -> str:
     files = " + ".join(section["circumstances"]["models"][0])
     temperature = section["conditions"]["sampling"]["temperature"]
     return f"{files}, T = {temperature:g}, {section['conditions']['tokens']} tokens"

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
-from dyspec_edge.decode.policy.priced import PricedPolicy
 from tests.conftest import TinyPair
 
 PROMPTS = ("writing", "writing", "code_completion")
@@ -74,27 +73,3 @@ def test_shared_noise_is_what_is_switched_off(tiny_equal: TinyPair, prompts: Pat
 def test_near_ties_of_f32_are_none(tiny_pair: TinyPair, prompts: Path) -> None:
     found = run(tiny_pair, prompts, "near-ties", "--category", "writing", "--each", "1")
     assert {policy["flips"] for policy in found["policies"].values()} == {0}
-
-
-def test_both_ways_of_padding_answer_every_prompt(
-    tiny_pair: TinyPair, prompts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PricedPolicy, "has_headroom", lambda _self: True)
-    found = run(tiny_pair, prompts, "padding", "--category", "writing", "--each", "2")
-    assert [len(replies) for replies in found["replies"].values()] == [2, 2]
-    assert all(0 <= r["target_reused"] <= 1 for r in found["replies"]["filled"])
-
-
-def test_refused_rows_are_counted(tiny_pair: TinyPair, prompts: Path) -> None:
-    found = run(tiny_pair, prompts, "rejected", "--category", "writing", "--each", "2", tokens=40)
-    counts = found["counts"]
-    assert counts["steps"] >= counts["draft"] > 0
-    for length in (2, 3, 4):
-        known, right = counts[f"known {length}"], counts[f"right {length}"]
-        assert known >= right >= counts[f"alone {length}"]
-
-
-def test_attention_is_timed_at_every_depth_in_both_ways(tiny_pair: TinyPair, prompts: Path) -> None:
-    found = run(tiny_pair, prompts, "attention", "--depths", "8,40")
-    assert set(found) >= {"8 on", "8 off", "40 on", "40 off"}
-    assert min(found["40 off"]["seconds"].values()) > 0
