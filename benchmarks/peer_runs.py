@@ -11,7 +11,7 @@ from benchmarks.peer_programs import Peer, Task
 from benchmarks.prompts import Prompt
 from benchmarks.runs import Runs
 from benchmarks.tuning import Settings, describe, num_trials, search
-from benchmarks.workbench import GREEDY, Engines, Setup
+from benchmarks.workbench import Engines, Setup
 from dyspec_edge.decode.cache import common_prefix
 from dyspec_edge.engine import Engine
 from dyspec_edge.errors import DyspecError
@@ -111,7 +111,7 @@ def _read_prompts(plan: Plan, setup: Setup, runs: Runs) -> dict[str, Task]:
                 def job(prompt: Prompt = prompt) -> dict[str, Any]:
                     engine = engines.get(setup.config(REFERENCE))
                     tokens = _read(engine, prompt)
-                    rendered = engine.render(prompt.messages)
+                    rendered = engine.prepare(prompt.messages).text
                     return {"tokens": tokens, **_as_text(rendered, tokens, setup)}
 
                 found = runs({"part": "prompt", "prompt": prompt.id}, job)
@@ -127,8 +127,7 @@ def _read_prompts(plan: Plan, setup: Setup, runs: Runs) -> dict[str, Task]:
 
 def _read(engine: Engine, prompt: Prompt) -> list[int]:
     """The ids that the engine reads."""
-    engine.generate(prompt.messages, sampling=GREEDY, max_tokens=1)
-    return list(engine.decoder.target.tokens[: engine.count_tokens(prompt.messages)])
+    return list(engine.prepare(prompt.messages).tokens)
 
 
 def _as_text(rendered: str, tokens: list[int], setup: Setup) -> dict[str, str]:

@@ -117,7 +117,7 @@ def _race(engine: Engine, prompt: Prompt, setup: Setup) -> dict[str, Any]:
     """Seconds of every token after the first, on both sides."""
     context = engine.decoder.target.context
     engine.generate(prompt.messages, sampling=GREEDY, max_tokens=1)
-    read = engine.decoder.target.tokens[: engine.count_tokens(prompt.messages)]
+    read = list(engine.prepare(prompt.messages).tokens)
     loop = BareLoop(
         context.model.handle,
         context.model.num_vocab,

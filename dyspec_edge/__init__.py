@@ -23,8 +23,15 @@ from dyspec_edge.errors import (
 )
 
 if TYPE_CHECKING:
-    from dyspec_edge.decode.sampling import SamplingParams
-    from dyspec_edge.engine import Chunk, Completion, Engine, EngineConfig, Stats
+    from dyspec_edge.engine import (
+        Chunk,
+        Completion,
+        Engine,
+        EngineConfig,
+        Prompt,
+        SamplingParams,
+        Stats,
+    )
 
 __version__ = "0.1.0"
 
@@ -41,24 +48,19 @@ __all__ = [
     "EngineConfig",
     "ModelFileError",
     "OptionError",
+    "Prompt",
     "SamplingParams",
     "Stats",
     "VocabularyError",
     "__version__",
 ]
 
-_HOMES = {
-    "Chunk": "dyspec_edge.engine",
-    "Completion": "dyspec_edge.engine",
-    "Engine": "dyspec_edge.engine",
-    "EngineConfig": "dyspec_edge.engine",
-    "SamplingParams": "dyspec_edge.decode.sampling",
-    "Stats": "dyspec_edge.engine",
-}
+_IN_ENGINE = frozenset(
+    {"Chunk", "Completion", "Engine", "EngineConfig", "Prompt", "SamplingParams", "Stats"}
+)
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in _IN_ENGINE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    return getattr(import_module("dyspec_edge.engine"), name)

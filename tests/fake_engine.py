@@ -11,6 +11,7 @@ program on it.
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -19,10 +20,10 @@ from typing import Any
 
 from dyspec_edge.cli import main
 from dyspec_edge.decode.sampling import SamplingParams
-from dyspec_edge.engine import Chunk, Engine, EngineConfig, Stats
+from dyspec_edge.engine import Chunk, Engine, EngineConfig, Prompt, Stats
 from dyspec_edge.errors import ContextOverflow, DecodeError
 
-Prompt = str | Sequence[Mapping[str, str]]
+Messages = str | Sequence[Mapping[str, str]]
 NOTICES = ("context 64 tokens (-c changes that)", "policy dyspec:8: predicted 1.4x")
 
 
@@ -57,18 +58,18 @@ class FakeEngine:
     def cancel(self) -> None:
         self._cancelled.set()
 
-    def draw_tree(self) -> str:
+    def render_tree(self) -> str:
         return "*the\n`- *[cat]" if self.calls else ""
 
-    def count_tokens(self, prompt: Prompt, raw: bool = False) -> int:  # noqa: ARG002
-        return sum(len(m["content"].split()) + 1 for m in _messages(prompt))
-
-    def opens_thought(self, prompt: Prompt) -> bool:
-        return _messages(prompt)[-1]["content"] == "inside"
+    def prepare(self, prompt: Messages, *, raw: bool = False) -> Prompt:
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        size = sum(len(message["content"].split()) + 1 for message in messages)
+        opens = messages[-1]["content"] == "inside"
+        return Prompt(json.dumps(list(messages)), tuple(range(size)), opens, raw)
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Messages | Prompt,
         *,
         sampling: SamplingParams,
         max_tokens: int = -1,
@@ -77,12 +78,13 @@ class FakeEngine:
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Iterator[Chunk]:
         self._cancelled.clear()
-        messages = _messages(prompt)
-        self.prompts.append([dict(message) for message in messages])
+        prepared = prompt if isinstance(prompt, Prompt) else self.prepare(prompt, raw=raw)
+        messages = json.loads(prepared.text)
+        self.prompts.append(messages)
         self.calls.append(
             {"sampling": sampling, "max_tokens": max_tokens, "stop": tuple(stop), "raw": raw}
         )
-        size = self.count_tokens(prompt)
+        size = len(prepared.tokens)
         if size >= self.num_ctx:
             raise ContextOverflow(size, self.num_ctx)
         if messages[-1]["content"] == "prefill":
@@ -163,10 +165,6 @@ def make_stats(seed: int = 1, prompt: int = 10, generated: int = 4, num_ctx: int
         num_ctx=num_ctx,
         plain_seconds_per_token=0.1,
     )
-
-
-def _messages(prompt: Prompt) -> Sequence[Mapping[str, str]]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
 if __name__ == "__main__":

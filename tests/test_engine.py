@@ -224,7 +224,7 @@ def test_a_full_context_ends_the_reply(tiny_pair: TinyPair) -> None:
         assert reply.stats.context_used == reply.stats.num_ctx == engine.num_ctx == 64
         # 63 of 64 tokens leave room for one.
         text = "a" * (63 - 1)
-        assert engine.count_tokens(text, raw=True) == 63
+        assert len(engine.prepare(text, raw=True).tokens) == 63
         last = engine.generate(text, sampling=sampling, raw=True)
         assert (len(last.tokens), last.finish_reason) == (1, "length")
 
@@ -293,7 +293,7 @@ def test_a_closed_engine_says_so(tiny_target: Any) -> None:
     with opened(tiny_target) as engine:
         stream = engine.stream(PROMPT)
     engine.close()
-    for use in (lambda: next(stream), lambda: engine.count_tokens("a"), engine.draw_tree):
+    for use in (lambda: next(stream), lambda: engine.prepare("a"), engine.render_tree):
         with pytest.raises(DyspecError, match="closed"):
             use()
 
@@ -361,7 +361,7 @@ def test_a_second_turn_keeps_the_tokens_that_were_generated(engine: Engine) -> N
     sampling = SamplingParams(temperature=1.0, min_p=0.0, seed=1, logit_bias=bias)
     messages = [{"role": "user", "content": "say something"}]
     first = engine.generate(messages, sampling=sampling, max_tokens=40)
-    assert engine._encode(first.text, special=False) != list(first.tokens)
+    assert engine._prompts._tokenize(first.text, special=False) != list(first.tokens)
     messages.append({"role": "assistant", "content": first.text})
     messages.append({"role": "user", "content": "more"})
     second = engine.generate(messages, sampling=sampling, max_tokens=1)
@@ -399,7 +399,7 @@ def test_there_is_one_beginning_of_text(tiny_pair: TinyPair, begins: str, raw: b
         for tokens in (engine.decoder.target.tokens, drafter.cache.tokens):
             assert tokens[0] == tiny.VOCABULARY.bos
             assert tokens.count(tiny.VOCABULARY.bos) == 1
-        assert reply.stats.prompt_tokens == engine.count_tokens(prompt, raw=raw)
+        assert reply.stats.prompt_tokens == len(engine.prepare(prompt, raw=raw).tokens)
 
 
 def test_no_beginning_of_text_where_the_file_wants_none(tmp_path: Any) -> None:
@@ -422,17 +422,19 @@ def test_the_template_in_use_is_named(tiny_target: Any, tiny_untemplated: Any) -
 def test_another_template_makes_another_prompt(tiny_target: Any) -> None:
     template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
     with opened(tiny_target, chat_template=template) as engine:
-        assert engine.render([{"role": "user", "content": "ab"}]) == "[ab]"
-        assert engine.count_tokens("ab") == 1 + len("[ab]")
-        assert not engine.opens_thought("ab")
+        prompt = engine.prepare([{"role": "user", "content": "ab"}])
+        assert prompt.text == "[ab]"
+        assert len(prompt.tokens) == 1 + len("[ab]")
+        assert not prompt.opens_thought
+        assert engine.prepare("ab") == prompt
     with opened(tiny_target, chat_template=template + "<think>\n") as engine:
-        assert engine.opens_thought("ab")
+        assert engine.prepare("ab").opens_thought
 
 
 def test_the_last_tree_is_drawn_with_the_accepted_path(tiny_pair: TinyPair) -> None:
     with opened(*tiny_pair) as engine:
-        assert engine.draw_tree() == ""
+        assert engine.render_tree() == ""
         text_of(engine)
-        lines = engine.draw_tree().splitlines()
+        lines = engine.render_tree().splitlines()
     assert len(lines) > 1
     assert lines[0].startswith("*")

@@ -84,7 +84,7 @@ class Stage:
         """Raise OptionError for a prompt that leaves less than `num_tokens` in the context."""
         with self._opened(Lane("none", "match", 0.0)) as engine:
             for prompt in prompts:
-                needed = engine.count_tokens(prompt.messages) + num_tokens
+                needed = len(engine.prepare(prompt.messages).tokens) + num_tokens
                 if needed > engine.num_ctx:
                     raise OptionError(
                         f"prompt {prompt.id} and its reply need {needed} tokens, the context has "

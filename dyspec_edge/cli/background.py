@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from dyspec_edge.cli.terminal import Bar
     from dyspec_edge.decode.sampling import SamplingParams
-    from dyspec_edge.engine import Chunk, Engine
+    from dyspec_edge.engine import Chunk, Engine, Prompt
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -161,7 +161,7 @@ def awaited(make: Callable[[Callable[[str, float], None]], R], bar: Bar) -> R:
 
 def generate(
     engine: Engine,
-    prompt: str | Sequence[Mapping[str, str]],
+    prompt: str | Sequence[Mapping[str, str]] | Prompt,
     *,
     sampling: SamplingParams,
     max_tokens: int,

@@ -21,12 +21,12 @@ from dyspec_edge.cli.options import nearest
 from dyspec_edge.cli.terminal import Bar, ReplyWriter, Terminal
 from dyspec_edge.cli.transcript import Conversation
 from dyspec_edge.errors import ContextOverflow, DyspecError
-from dyspec_edge.text.streams import ThoughtSplitter
+from dyspec_edge.text.thoughts import ThoughtSplitter
 
 if TYPE_CHECKING:
     from dyspec_edge.cli.line_input import LineSource
     from dyspec_edge.decode.sampling import SamplingParams
-    from dyspec_edge.engine import Chunk, Engine, Stats
+    from dyspec_edge.engine import Chunk, Engine, Prompt, Stats
 
 REPLY_RESERVE = 256  # tokens kept free for a reply, or a quarter of a small context
 LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave; /help lists the commands."
@@ -99,8 +99,7 @@ class Chat:
         before = self.conversation.copy()
         try:
             change()
-            self._make_room()
-            answered = self._reply()
+            answered = self._reply(self._fitting_prompt())
         except DyspecError as error:
             self.conversation = before
             self._fail(error)
@@ -112,28 +111,29 @@ class Chat:
                 self.conversation = before
                 self._terminal.notice("(stopped before the answer; the message was taken back)")
 
-    def _make_room(self) -> None:
-        # A full context is emptied to half: dropping one turn at a time would change the
-        # beginning, and so read everything anew, at each message.
+    def _fitting_prompt(self) -> Prompt:
+        """The prompt of the turn, without the oldest turns where they leave no room to reply."""
         room = self._engine.num_ctx
         limit = self._settings.max_tokens if self._settings.max_tokens > 0 else REPLY_RESERVE
-        size = self._engine.count_tokens(self.conversation.window())
-        if size <= room - min(limit, room // 4):
-            return
+        prompt = self._engine.prepare(self.conversation.window())
+        if len(prompt.tokens) <= room - min(limit, room // 4):
+            return prompt
+        # A full context is emptied to half: dropping one turn at a time would change the
+        # beginning, and so read everything anew, at each message.
         first = self.conversation.num_dropped
-        while size > room // 2 and self.conversation.drop_oldest_turn():
-            size = self._engine.count_tokens(self.conversation.window())
-        if size >= room:
-            raise ContextOverflow(size, room)
+        while len(prompt.tokens) > room // 2 and self.conversation.drop_oldest_turn():
+            prompt = self._engine.prepare(self.conversation.window())
+        if len(prompt.tokens) >= room:
+            raise ContextOverflow(len(prompt.tokens), room)
         dropped = self.conversation.messages[first : self.conversation.num_dropped]
         if turns := sum(message["role"] == "user" for message in dropped):
             what = "oldest turn is" if turns == 1 else f"{turns} oldest turns are"
             self._terminal.notice(f"(context full: the {what} no longer sent to the model)")
+        return prompt
 
-    def _reply(self) -> bool:
+    def _reply(self, prompt: Prompt) -> bool:
         """Streams one reply into the conversation; False if it was stopped before an answer."""
-        prompt = self.conversation.window()
-        splitter = ThoughtSplitter(inside=self._engine.opens_thought(prompt))
+        splitter = ThoughtSplitter(inside=prompt.opens_thought)
         writer = ReplyWriter(self._terminal)
         answer: list[str] = []
         last: Chunk | None = None
@@ -155,7 +155,7 @@ class Chat:
             writer.end()
         return self._finish("".join(answer), last, stopped=work.interrupted)
 
-    def _generate(self, prompt: list[storage.Message]) -> Any:
+    def _generate(self, prompt: Prompt) -> Any:
         seed = self._settings.sampling.seed
         if seed is not None:
             seed = (seed + self._num_replies) % SEED_RANGE
@@ -231,7 +231,7 @@ class Chat:
 
     def show_tree(self, _rest: str) -> None:
         """Draws the last token tree."""
-        self._terminal.text(self._engine.draw_tree() or "No token tree yet.")
+        self._terminal.text(self._engine.render_tree() or "No token tree yet.")
 
     def save(self, name: str) -> None:
         """Writes the conversation to a file."""

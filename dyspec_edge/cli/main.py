@@ -242,13 +242,13 @@ def calibrate(plot: Path | None, as_json: bool, **typed: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of text.")
 def inspect(files: tuple[Path, ...], as_json: bool) -> None:
     """Say what GGUF files are, and whether two of them can be a pair (target first)."""
-    from dyspec_edge.files import pair
+    from dyspec_edge.files import description
 
     terminal = Terminal()
     if as_json:
-        terminal.json(pair.as_dict(files))
+        terminal.json(description.as_dict(files))
     else:
-        terminal.text(pair.describe(files))
+        terminal.text(description.describe(files))
 
 
 @cli.command()

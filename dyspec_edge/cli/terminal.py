@@ -27,7 +27,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from dyspec_edge.text.streams import CLOSING_MARKER, OPENING_MARKER, Kind
+from dyspec_edge.text.thoughts import CLOSING_MARKER, OPENING_MARKER, Kind
 
 PIPE_WIDTH = 200  # a table that is read by a program or from a file is not folded early
 

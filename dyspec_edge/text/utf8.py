@@ -1,12 +1,17 @@
-"""Bytes of files and pipes to text, with an error that names what is wrong and where."""
+"""UTF-8 to text: a whole file at once, or a stream of bytes piece by piece."""
 
 from __future__ import annotations
+
+import codecs
 
 from dyspec_edge.errors import DyspecError
 
 
 def decode(data: bytes, what: str) -> str:
-    """UTF-8 to text.
+    """The text of a whole file or line.
+
+    Args:
+        what: whose bytes they are, as the error names it.
 
     Raises:
         DyspecError: it is not UTF-8; names the first bad byte.
@@ -18,3 +23,24 @@ def decode(data: bytes, what: str) -> str:
         raise DyspecError(
             f"{what} is not UTF-8: byte 0x{bad:02x} at offset {error.start}; convert it first"
         ) from None
+
+
+class Utf8Stream:
+    """Bytes in, whole characters out.
+
+    A character split over pieces is held until its last byte is there.  A byte that can no longer
+    become part of a character turns into U+FFFD, as `bytes.decode("utf-8", "replace")` would do.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, data: bytes) -> str:
+        """The characters that `data` completes."""
+        return self._decoder.decode(data)
+
+    def flush(self) -> str:
+        """The end of the text: U+FFFD for an incomplete character, else "".  Starts afresh."""
+        rest = self._decoder.decode(b"", final=True)
+        self._decoder.reset()
+        return rest

@@ -290,8 +290,7 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
     text = "the root of the tree is in the leaf of the tree"
     with Engines() as engines:
         engine = engines.get(setup.config("none"))
-        engine.generate(text, max_tokens=1)
-        tokens = tuple(engine.decoder.target.tokens[: engine.count_tokens(text)])
+        tokens = engine.prepare(text).tokens
     task = Task(tokens, "", "", [{"role": "user", "content": text}], 6)
     settings: Settings = {"num_pred_tokens": 4, "max_ngram_size": 2}
     lookup = PromptLookup(setup, flash_attn=False).run(task, settings)

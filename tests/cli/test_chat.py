@@ -15,11 +15,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dyspec_edge.cli import main, transcript
-from dyspec_edge.cli.chat import COMMANDS
+from dyspec_edge.cli.chat import COMMANDS, Chat, ChatSettings
+from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.cli.transcript import Conversation
-from dyspec_edge.engine import Engine, EngineConfig
+from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.errors import OptionError
+from dyspec_edge.llama import Model
+from dyspec_edge.text.template import ChatTemplate
 from dyspec_edge.text.utf8 import decode
+from tests.conftest import TinyPair
+from tests.engines import opened
 from tests.fake_engine import FakeEngine
 
 Talk = Callable[..., Result]
@@ -178,7 +183,7 @@ def test_oldest_turns_are_dropped_whole(talk: Talk, engines: list[FakeEngine]) -
     for prompt in engines[0].prompts:
         assert prompt[0] == {"role": "system", "content": "be kind"}
         assert prompt[1]["role"] == "user"
-        assert engines[0].count_tokens(prompt) <= 45
+        assert len(engines[0].prepare(prompt).tokens) <= 45
     assert contents(engines[0].prompts[-1])[-1] == said[-1]
     assert contents(engines[0].prompts[-1])[-3] == said[-2]
     # Most turns append to what the model has read.
@@ -481,3 +486,32 @@ def test_no_color_is_respected(tmp_path: Path) -> None:
     styles = set(re.findall(r"\x1b\[([0-9;]*)m", shown)) - {"", "0"}
     assert styles == set()
     assert "<think>" in shown
+
+
+# With a model
+
+
+def test_a_turn_renders_once_and_tokenizes_once(
+    tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    render, tokenize = ChatTemplate.render, Model.tokenize
+
+    def counted_render(self: ChatTemplate, *args: Any, **options: Any) -> str:
+        calls.append("render")
+        return render(self, *args, **options)
+
+    def counted_tokenize(self: Model, *args: Any, **options: Any) -> list[int]:
+        calls.append("tokenize")
+        return tokenize(self, *args, **options)
+
+    with opened(*tiny_pair) as engine:
+        settings = ChatSettings(SamplingParams(seed=1), max_tokens=8)
+        chat = Chat(engine, Terminal(), settings, interactive=False)
+        monkeypatch.setattr(ChatTemplate, "render", counted_render)
+        monkeypatch.setattr(Model, "tokenize", counted_tokenize)
+        for line in ("the tree is", "and now?", "/regen"):
+            calls.clear()
+            chat.handle(line)
+            assert calls == ["render", "tokenize"]
+    assert len(chat.conversation.messages) == 4

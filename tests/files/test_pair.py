@@ -16,15 +16,10 @@ from gguf import GGUFReader, GGUFWriter, TokenType
 
 from dyspec_edge.errors import ModelFileError, VocabularyError
 from dyspec_edge.files.architecture import kind_of
+from dyspec_edge.files.description import as_dict, describe
 from dyspec_edge.files.gguf_header import read_header
-from dyspec_edge.files.pair import (
-    FileReport,
-    as_dict,
-    compare,
-    describe,
-    inspect_file,
-    require_pair,
-)
+from dyspec_edge.files.model_file import FileReport, inspect_file
+from dyspec_edge.files.pair import compare, require_pair
 
 Write = Callable[[GGUFWriter], None]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dyspec_edge.errors import OptionError
-from dyspec_edge.text.streams import opens_thought, split_thoughts
 from dyspec_edge.text.template import ChatTemplate
+from dyspec_edge.text.thoughts import opens_thought
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -98,10 +98,8 @@ def test_thoughts_are_not_continued() -> None:
     prompt = template.render([USER])
     assert opens_thought(prompt)
     assert not opens_thought(template.render([USER], enable_thinking=False))
-    thought, answer = split_thoughts("let me see\n</think>\n\nHello.", inside=True)
-    assert (thought, answer) == ("let me see", "Hello.")
-    after = template.render([USER, {"role": "assistant", "content": answer}, USER])
-    assert "let me see" not in after
+    reply = {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nHello."}
+    assert "let me see" not in template.render([USER, reply, USER])
 
 
 # Conversations that a template refuses

@@ -1,0 +1,28 @@
+"""Text in, text out: what chat, benchmarks, servers and embedding programs all consume.
+
+    messages -> Prompt (prompt.py) -> Reply (reply.py) -> Chunk, Chunk, ...
+
+The engine knows templates, the bytes of tokens, stop strings and figures.  How tokens come about
+is the business of decode/, which knows no text.
+"""
+
+from __future__ import annotations
+
+from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.decode.stats import Stats
+from dyspec_edge.engine.engine import Engine
+from dyspec_edge.engine.prompt import Prompt
+from dyspec_edge.engine.reply import Chunk, Completion
+from dyspec_edge.load.config import EngineConfig
+from dyspec_edge.text.template import Message
+
+__all__ = [
+    "Chunk",
+    "Completion",
+    "Engine",
+    "EngineConfig",
+    "Message",
+    "Prompt",
+    "SamplingParams",
+    "Stats",
+]

@@ -1,0 +1,100 @@
+"""From messages to the token ids of a prompt: rendered once, tokenized once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dyspec_edge.errors import OptionError
+from dyspec_edge.llama import Model
+from dyspec_edge.text.template import ChatTemplate, Message
+from dyspec_edge.text.thoughts import opens_thought
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as the model reads it.
+
+    Attributes:
+        text: what the chat template made of the messages.
+        tokens: its ids, with exactly one beginning-of-text token if the model wants one.
+        opens_thought: the text leaves the model inside a thought, as some templates do.
+        is_raw: the text was given as it is, without a chat template.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    opens_thought: bool
+    is_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A chat prompt with the reply to it: the text, and the tokens that were read and written."""
+
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+
+
+class PromptBuilder:
+    """Makes the prompts of one model, with its own chat template or one that the user gave.
+
+    Args:
+        template: Jinja text or the name of a built-in template; None for the model's own.
+
+    Raises:
+        OptionError: the template cannot be parsed.
+    """
+
+    def __init__(self, model: Model, template: str | None) -> None:
+        self._model = model
+        self._template = ChatTemplate.from_model(
+            model.chat_template,
+            template,
+            bos=self._special_text(model.bos),
+            eos=self._special_text(model.eos),
+            has_token=lambda text: len(self._tokenize(text, special=False)) == 1,
+        )
+
+    @property
+    def note(self) -> str:
+        """One line about where the template comes from, "" where that is no news."""
+        return self._template.note
+
+    def prepare(self, prompt: str | Sequence[Message], *, raw: bool, after: Dialogue) -> Prompt:
+        """The prompt of messages, or of one text.
+
+        A prompt that goes on where the last reply ended keeps that reply's own tokens, which need
+        not be those that its text would be cut into: the cache then fits to the last token.
+
+        Args:
+            prompt: messages, or a text: one user message, or with `raw` the bare prompt.
+            after: the last prompt and the reply to it.
+
+        Raises:
+            OptionError: messages with `raw`, or messages that the template refuses.
+        """
+        text = self._render(prompt, raw=raw)
+        if after.text and text.startswith(after.text):
+            rest = self._tokenize(text[len(after.text) :], special=False)
+            tokens = (*after.tokens, *rest)
+        else:
+            starts = self._template.starts_with_bos(text)
+            tokens = tuple(self._tokenize(text, special=not starts))
+        return Prompt(text, tokens, opens_thought(text), is_raw=raw)
+
+    def _render(self, prompt: str | Sequence[Message], *, raw: bool) -> str:
+        if raw:
+            if not isinstance(prompt, str):
+                raise OptionError("a raw prompt is one text, not messages")
+            return prompt
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        return self._template.render(messages)
+
+    def _tokenize(self, text: str, *, special: bool) -> list[int]:
+        return self._model.tokenize(text, add_special=special, parse_special=True)
+
+    def _special_text(self, token: int) -> str:
+        return (
+            self._model.piece(token, special=True).decode("utf-8", "replace") if token >= 0 else ""
+        )

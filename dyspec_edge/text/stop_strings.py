@@ -1,0 +1,52 @@
+"""Stop strings: a reply ends before the first of them, and no part of one is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dyspec_edge.errors import OptionError
+
+
+class StopStrings:
+    """Ends a text before the first stop string, and never releases a part of one.
+
+    The stop string whose last character comes first wins, the longest among those that end
+    together: what token-by-token decoding would have met first.
+
+    Raises:
+        OptionError: a stop string is empty.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if "" in stops:
+            raise OptionError("a stop string is empty; leave it out or give it some characters")
+        self._stops = tuple(dict.fromkeys(stops))
+        self._held = ""
+        self._stopped = False
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """The text that is safe to show, and whether a stop string was met (now or earlier)."""
+        if self._stopped:
+            return "", True
+        pending = self._held + text
+        found = [(at + len(s), at) for s in self._stops if (at := pending.find(s)) >= 0]
+        if found:
+            self._stopped, self._held = True, ""
+            return pending[: min(found)[1]], True
+        size = partial_match(pending, self._stops)
+        self._held = pending[len(pending) - size :]
+        return pending[: len(pending) - size], False
+
+    def flush(self) -> str:
+        """The text held back, when the reply has ended without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def partial_match(text: str, stops: Sequence[str]) -> int:
+    """Characters at the end of `text` that may turn out to be the beginning of a stop string."""
+    longest = max(map(len, stops), default=0)
+    for size in range(min(longest - 1, len(text)), 0, -1):
+        if any(stop.startswith(text[-size:]) for stop in stops):
+            return size
+    return 0
