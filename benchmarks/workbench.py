@@ -16,7 +16,7 @@ from dyspec_edge.bench.conditions import conditions, hashes
 from dyspec_edge.cli.model_choice import choose
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
-from dyspec_edge.load.loading import physical_cores
+from dyspec_edge.load.machine import physical_cores
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -29,7 +29,7 @@ from dyspec_edge.bench.conditions import conditions, hashes
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.load.calibration import milliseconds
-from dyspec_edge.load.loading import physical_cores
+from dyspec_edge.load.machine import physical_cores
 
 STDERR = Console(stderr=True)
 CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)

@@ -15,7 +15,7 @@ from dyspec_edge.bench.schedule import Lane, Turn, turns
 from dyspec_edge.bench.stage import Stage
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import EngineConfig
-from dyspec_edge.load.loading import physical_cores
+from dyspec_edge.load.machine import physical_cores
 
 log = logging.getLogger(__name__)
 

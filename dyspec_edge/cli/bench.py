@@ -166,7 +166,7 @@ def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: T
     from dyspec_edge.bench.conditions import conditions, hashes
     from dyspec_edge.bench.session import Session
     from dyspec_edge.files.model_file import inspect_file
-    from dyspec_edge.load.loading import physical_cores
+    from dyspec_edge.load.machine import physical_cores
 
     config.check()
     models = [config.model, *([config.draft] if config.draft is not None else [])]

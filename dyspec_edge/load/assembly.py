@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from dyspec_edge import llama
 from dyspec_edge.decode import cost
@@ -25,6 +22,7 @@ from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.files.pair import PairReport
 from dyspec_edge.load.calibration import Calibrator, Shelf, file_key
 from dyspec_edge.load.config import EngineConfig
+from dyspec_edge.load.machine import physical_cores
 from dyspec_edge.load.plan import Placement
 from dyspec_edge.load.sequoia_rates import rates_key, recall
 
@@ -167,10 +165,3 @@ def closing_on_error() -> Iterator[ExitStack]:
     with ExitStack() as opened:
         yield opened
         opened.pop_all()
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads not counted."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    return min(cores, allowed) if allowed else cores

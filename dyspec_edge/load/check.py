@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import UBATCH, Batch, Context, Model
-from dyspec_edge.load.loading import EngineConfig, load, physical_cores
+from dyspec_edge.load.loading import EngineConfig, load
+from dyspec_edge.load.machine import physical_cores
 
 DEFAULT_BOUND = 1.0
 """Largest difference of a logit that is taken for rounding.

@@ -13,12 +13,13 @@ from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.files.pair import PairReport, require_pair
-from dyspec_edge.load.assembly import Builder, Progress, closing_on_error, physical_cores
+from dyspec_edge.load.assembly import Builder, Progress, closing_on_error
 from dyspec_edge.load.calibration import Calibration, Calibrator
 from dyspec_edge.load.config import EngineConfig
-from dyspec_edge.load.plan import available_memory, place
+from dyspec_edge.load.machine import available_memory
+from dyspec_edge.load.plan import place
 
-__all__ = ["EngineConfig", "Loaded", "Models", "load", "open_models", "physical_cores"]
+__all__ = ["EngineConfig", "Loaded", "Models", "load", "open_models"]
 
 DEFAULT_POLICY = "priced"
 RESIDUAL_POLICY = "dyspec:8"

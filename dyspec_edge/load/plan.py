@@ -6,11 +6,9 @@ cannot work fails at once and with a number that would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from dyspec_edge.errors import DeviceError, OptionError
@@ -53,46 +51,6 @@ class Placement:
     flash_attn_draft: str
     streamed: bool
     notices: tuple[str, ...]
-
-
-def available_memory() -> int:
-    """Bytes that new allocations can take: the machine's, or a control group's if smaller."""
-    return min([int(psutil.virtual_memory().available), *_rooms_of_groups()])
-
-
-def _rooms_of_groups() -> Iterator[int]:
-    """What the limit of each control group of this process, and of those above it, leaves.
-
-    Cached files can be dropped, so that only anonymous memory counts as used.
-    """
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return  # not Linux
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if not controllers:
-            root, limit, used = Path("/sys/fs/cgroup"), "memory.max", "anon"
-        elif "memory" in controllers.split(","):
-            root, limit, used = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "total_rss"
-        else:
-            continue
-        folder = root / group.lstrip("/")
-        # A container may see the path of its host and, mounted at the root, only its own group.
-        for above in (folder, *folder.parents):
-            room = _room(above, limit, used) if above.is_relative_to(root) else None
-            if room is not None:
-                yield room
-
-
-def _room(folder: Path, limit: str, used: str) -> int | None:
-    """What a group's limit leaves; None if there is no such group, or no limit in it."""
-    try:
-        allowed = int((folder / limit).read_text())
-        statistics = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return max(0, allowed - next(int(value) for key, value in statistics if key == used))
-    except (OSError, ValueError, StopIteration):
-        return None
 
 
 def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ import pytest
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.llama import Device
-from dyspec_edge.load import plan
-from dyspec_edge.load.plan import ALL_LAYERS, RESERVE, Placement, available_memory, place
+from dyspec_edge.load.plan import ALL_LAYERS, RESERVE, Placement, place
 
 GB = 10**9
 Place = Callable[..., Placement]
@@ -246,86 +244,3 @@ def test_a_quantised_cache_and_a_gpu_keep_flash_attention(decide: Place) -> None
     plan = decide([gpu(2)])  # the draft alone fits
     assert (plan.layers, plan.layers_draft) == (0, ALL_LAYERS)
     assert (plan.flash_attn, plan.flash_attn_draft) == ("off", "auto")
-
-
-# Memory
-
-
-class ControlGroups:
-    """A machine with 10 GB free, its groups' files under `root`."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def join(self, *lines: str) -> None:
-        """What /proc/self/cgroup says."""
-        self._write("proc/self/cgroup", "".join(f"{line}\n" for line in lines))
-
-    def limit(self, limit: str, statistics: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup{group}/memory.max", limit)
-        self._write(f"sys/fs/cgroup{group}/memory.stat", statistics)
-
-    def limit_v1(self, limit: str, statistics: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup/memory{group}/memory.limit_in_bytes", limit)
-        self._write(f"sys/fs/cgroup/memory{group}/memory.stat", statistics)
-
-    def _write(self, name: str, text: str) -> None:
-        path = self._root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-
-
-@pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ControlGroups:
-    monkeypatch.setattr(plan, "Path", lambda path: tmp_path / str(path).lstrip("/"))
-    monkeypatch.setattr(
-        "psutil.virtual_memory", lambda: SimpleNamespace(available=10 * GB, total=16 * GB)
-    )
-    return ControlGroups(tmp_path)
-
-
-STATISTICS = "anon 1000000000\nfile 3000000000\nkernel 5\n"
-STATISTICS_V1 = "rss 4096\ncache 3000000000\ntotal_rss 1000000000\n"
-
-
-@pytest.mark.parametrize(
-    ("limit", "statistics", "expected"),
-    [
-        ("max\n", STATISTICS, 10 * GB),
-        ("4000000000\n", STATISTICS, 3 * GB),  # cached files can be dropped, they do not count
-        ("64000000000\n", STATISTICS, 10 * GB),
-        ("500000000\n", STATISTICS, 0),
-        ("4000000000\n", "", 10 * GB),
-        ("", STATISTICS, 10 * GB),
-    ],
-)
-def test_a_control_groups_limit_is_kept(
-    groups: ControlGroups, limit: str, statistics: str, expected: int
-) -> None:
-    assert available_memory() == 10 * GB  # no such files at all
-    groups.join("0::/")
-    assert available_memory() == 10 * GB
-    groups.limit(limit, statistics)
-    assert available_memory() == expected
-
-
-def test_the_smallest_limit_of_the_groups_above_counts(groups: ControlGroups) -> None:
-    groups.join("0::/user.slice/run-1.scope")
-    groups.limit("9000000000\n", STATISTICS, "/user.slice/run-1.scope")
-    assert available_memory() == 8 * GB
-    groups.limit("5000000000\n", STATISTICS, "/user.slice")
-    assert available_memory() == 4 * GB
-    groups.limit("2000000000\n", STATISTICS, "/other.slice")
-    assert available_memory() == 4 * GB
-
-
-def test_the_first_versions_groups_count_too(groups: ControlGroups) -> None:
-    groups.join("5:cpu,cpuacct:/", "4:memory:/docker/12ab", "1:name=systemd:/", "0::/")
-    groups.limit_v1("9223372036854771712\n", STATISTICS_V1, "/docker/12ab")
-    assert available_memory() == 10 * GB
-    groups.limit_v1("5000000000\n", STATISTICS_V1)  # what a container sees at the root
-    assert available_memory() == 4 * GB
-
-
-def test_this_machines_memory_is_a_number() -> None:
-    assert available_memory() > 0
