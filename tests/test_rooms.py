@@ -22,7 +22,8 @@ BELOW = {
     "load": {"errors", "llama", "decode", "files"},
     "engine": {"errors", "llama", "decode", "files", "text", "load"},
     "bench": {"errors", "native", "llama", "decode", "files", "text", "load", "engine"},
-    "cli": {"errors", "llama", "decode", "files", "text", "load", "engine", "bench"},
+    "server": {"errors", "llama", "decode", "files", "text", "load", "engine"},
+    "cli": {"errors", "llama", "decode", "files", "text", "load", "engine", "bench", "server"},
 }
 """What each room may import, itself apart."""
 
