@@ -33,8 +33,8 @@ def test_what_nobody_closed_is_freed_when_nobody_holds_it() -> None:
 
 
 def test_use_after_close_is_an_error() -> None:
-    handle = Handle(16, lambda address: None)
-    user = Handle(32, lambda address: None, uses=[handle])
+    handle = Handle(16, str)
+    user = Handle(32, str, uses=[handle])
     assert (handle.address, user.address) == (16, 32)
     handle.close()
     assert not user.is_open
@@ -46,4 +46,4 @@ def test_use_after_close_is_an_error() -> None:
 
 def test_what_could_not_be_made_is_an_error() -> None:
     with pytest.raises(MemoryError):
-        Handle(None, lambda address: None)
+        Handle(None, str)
