@@ -16,7 +16,7 @@ from benchmarks.prompts import choose
 from benchmarks.workbench import Engines, Setup, bench_options
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier
+from dyspec_edge.decode.verify import MatchVerifier, ResidualVerifier
 from dyspec_edge.engine import Engine, SamplingParams
 
 CATEGORIES = ("code_completion", "writing", "math_reasoning")
@@ -106,7 +106,7 @@ def _reply(
     verifier, drafter = decoder.verifier, decoder.drafter
     assert drafter is not None
     with without_shared_noise(drafter) if way == "match without" else nullcontext():
-        decoder.verifier = ResidualVerifier() if way == "residual" else FusedMatchVerifier()
+        decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()
         try:
             reply = engine.generate(text, sampling=params, max_tokens=num_tokens)
         finally:

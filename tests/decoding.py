@@ -21,7 +21,7 @@ from dyspec_edge.decode.policy import parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
-from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier, Verifier
+from dyspec_edge.decode.verify import MatchVerifier, ResidualVerifier, Verifier
 from dyspec_edge.llama import Batch, Context, Model
 from tests.conftest import TinyPair
 
@@ -131,7 +131,7 @@ def opened_decoder(
                 temperature=draft_temperature,
             )
             assert not device_sampling or drafter.find_on_device()
-        verifier: Verifier = FusedMatchVerifier()
+        verifier: Verifier = MatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier() if chosen is not None else ResidualVerifier()
         yield SpeculativeDecoder(

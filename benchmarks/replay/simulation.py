@@ -245,17 +245,12 @@ class ReplaySampler:
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
 
-    def match(
-        self, tree: TokenTree, rows: npt.NDArray[np.uint64], index: int
-    ) -> tuple[list[int], int]:
-        """Walk down as long as the next token is a child that was checked."""
-        path = [0]
-        while True:
-            token = self._tokens[index + len(path) - 1]
-            child = tree.child(path[-1], token)
-            if child < 0 or not rows[child] or tree.terminal[child]:
-                return path, token
-            path.append(child)
+    def sample(self, _row_address: int, index: int) -> int:
+        """The token number `index` of the reply."""
+        return self._tokens[index]
+
+    def accept(self, token: int) -> None:
+        """Nothing depends on what was emitted."""
 
 
 def replay(
@@ -281,7 +276,7 @@ def replay(
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)
     decoder = SpeculativeDecoder(
-        target, ends, drafter=drafter, policy=policy, verifier=MatchVerifier()
+        target, ends, drafter=drafter, policy=policy, verifier=MatchVerifier(in_parts=True)
     )
     decoder.tree = TokenTree(CAPACITY, NUM_CANDIDATES)  # a cache takes trees of one size only
     result = Result(target_passes=clock.target_passes, draft_passes=clock.draft_passes)

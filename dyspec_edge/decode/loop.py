@@ -20,7 +20,7 @@ from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy import ROOT, Policy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
-from dyspec_edge.decode.verify import FusedMatchVerifier, Verifier
+from dyspec_edge.decode.verify import MatchVerifier, Verifier
 
 Progress = Callable[[int, int], None]
 
@@ -72,7 +72,7 @@ class SpeculativeDecoder:
         self.target = target
         self.drafter = drafter
         self.policy = policy
-        self.verifier: Verifier = verifier or FusedMatchVerifier()
+        self.verifier: Verifier = verifier or MatchVerifier()
         self.tree = TokenTree(policy.tree_capacity if policy else 1, NUM_CANDIDATES)
         self.end_tokens = frozenset(end_tokens.tolist())
 
@@ -130,10 +130,9 @@ class SpeculativeDecoder:
         if policy is not None and room > 1:
             nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
         grown, rows_before = time.perf_counter(), target.num_rows
-        draft = drafter.shared_cache if drafter is not None else None
-        found = self.verifier.verify(target, draft, tree, nodes, sampler, index)
-        if drafter is not None:
-            drafter.commit(tree, found.path)
+        drafting = drafter or NO_DRAFTER
+        found = self.verifier.verify(target, drafting, tree, nodes, sampler, index)
+        drafting.commit(tree, found.path)
         verified = time.perf_counter()
         seconds = verified - started
         if drafter is not None:

@@ -131,19 +131,13 @@ class Sampler:
     def seed(self, seed: int) -> None:
         self.native.seed = seed
 
-    def draw(self, row_address: int, index: int) -> int:
+    def sample(self, row_address: int, index: int) -> int:
         """The target's token number `index` of the reply, given its row of logits.
 
         Raises:
             DyspecError: the row holds no finite value.
         """
         return self.native.sample(row_address, index)
-
-    def match(
-        self, tree: native.Tree, rows: npt.NDArray[np.uint64], index: int
-    ) -> tuple[list[int], int]:
-        """Draw and accept tokens while they are children in the tree (native.TargetSampler)."""
-        return self.native.match(tree, rows, index)
 
     def distribution(
         self, row_address: int

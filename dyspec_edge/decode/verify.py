@@ -6,9 +6,8 @@ another; how they were drawn, with or without replacement, is the policy's to sa
 least one token a step: the one below the last accepted node, the *bonus token*.  Nothing here
 knows who drafted the tree.
 
-The end of a step, `verify`, is the target's pass, the walk, and the commit of what it reached.
-`FusedMatchVerifier` does it in one native call: after every pass Python finds the processor's
-caches empty.
+The end of a step, `verify`, is the target's pass, the walk, and the commit of what it reached;
+`match` does it in one native call.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
 
@@ -29,14 +29,26 @@ Rows = npt.NDArray[np.uint64]
 """By node, the address of the target's logits float32[num_vocab]; 0 if they were not asked for."""
 
 
+class Walk(NamedTuple):
+    """What the target agrees with.
+
+    Attributes:
+        path: the accepted nodes that are to be committed, the root first.
+        tokens: what is emitted; tokens[i] stands below path[i].
+        num_accepted: those that the target found in the tree.
+    """
+
+    path: list[int]
+    tokens: list[int]
+    num_accepted: int
+
+
 class Verified(NamedTuple):
     """How a tree was checked.
 
     Attributes:
-        path: the accepted nodes, the root first; both caches hold what they had evaluated of them.
-        tokens: what was emitted; tokens[i] stands below path[i].
-        num_accepted: those that the target found in the tree.
-        draw_seconds: of drawing them, which plain decoding does as well.
+        path, tokens, num_accepted: as in `Walk`; the target holds `path` now.
+        draw_seconds: of drawing the tokens, which plain decoding does as well.
     """
 
     path: list[int]
@@ -53,17 +65,20 @@ class Verifier(Protocol):
     def verify(
         self,
         target: TreeCache,
-        draft: TreeCache | None,
+        drafter: Drafter,  # noqa: ARG002 (its cache is committed by itself here)
         tree: TokenTree,
         nodes: npt.NDArray[np.int32],
         sampler: Sampler,
         index: int,
     ) -> Verified:
-        """Let the target check `nodes`, and commit what it agrees with in both caches.
+        """Let the target check `nodes`, and commit what it agrees with.
+
+        `drafter.commit` has to follow.
 
         Args:
-            target, draft: what the models have read; no draft: None.
-            tree: grown from a root that neither has read.
+            target: what the target has read.
+            drafter: whose `shared_cache` may be committed as well.
+            tree: grown from a root that the target has not read.
             nodes: int32[n], as `TreeCache.evaluate` takes them.
             sampler, index: as `walk` takes them.
 
@@ -73,62 +88,71 @@ class Verifier(Protocol):
         """
         target.evaluate(tree, nodes)
         started = time.perf_counter()
-        path, bonus = self.walk(tree, target.rows, sampler, index)
+        walk = self.walk(tree, target.rows, sampler, index)
         draw_seconds = time.perf_counter() - started
-        end = tree.child(path[-1], bonus)  # the target agreed with a terminal node, too
-        ended = end >= 0 and tree.terminal[end] != 0 and target.rows[end] != 0
-        for cache in (target, draft):
-            if cache is not None:
-                cache.commit(tree, path)
-        tokens = [*tree.token[path[1:]].tolist(), bonus]
-        return Verified(path, tokens, len(path) - 1 + int(ended), draw_seconds)
+        target.commit(tree, walk.path)
+        return Verified(*walk, draw_seconds)
 
-    def walk(
-        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
-    ) -> tuple[list[int], int]:
-        """Walk down from the root.
+    def walk(self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int) -> Walk:
+        """Walk down from the root as long as the target accepts a child.
 
         Args:
             tree: evaluated by the target.
             rows: uint64[capacity of the tree].
             sampler: draws; every emitted token is accepted into it.
             index: index in the reply of the token below the root.
+        """
+        path, tokens = [0], list[int]()
+        while True:
+            node = path[-1]
+            child, token = self.choose(tree, node, int(rows[node]), sampler, index + len(tokens))
+            sampler.accept(token)
+            tokens.append(token)
+            is_checked = child >= 0 and rows[child] != 0
+            # A terminal node is accepted, but nothing is emitted below it: it is not committed.
+            if not is_checked or tree.terminal[child]:
+                return Walk(path, tokens, len(path) - 1 + int(is_checked))
+            path.append(child)
 
-        Returns:
-            The accepted path (node indices, the root first) and the bonus token; when the path
-            ends in a terminal node, the bonus token is that node's own and the node is left out.
+    def choose(
+        self, tree: TokenTree, node: int, row_address: int, sampler: Sampler, index: int
+    ) -> tuple[int, int]:
+        """The child of `node` that is accepted, or -1, and the token that is emitted below it.
+
+        Args:
+            row_address: of the target's logits at `node`.
+            index: of the token in the reply.
         """
         ...
 
 
 class MatchVerifier(Verifier):
-    """The text is what plain decoding with the same seed gives."""
+    """The text is what plain decoding with the same seed gives.
+
+    Args:
+        in_parts: the step goes the way that `Verifier` shows instead of through one native call:
+            for tests, and for targets that are no native cache.
+    """
 
     name = "match"
 
-    def walk(
-        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
-    ) -> tuple[list[int], int]:
-        """As `Verifier.walk`: one draw per emitted token, nothing else."""
-        return sampler.match(tree, rows, index)
-
-
-class FusedMatchVerifier(MatchVerifier):
-    """The same, with the end of a step in one native call."""
-
-    def __init__(self) -> None:
+    def __init__(self, *, in_parts: bool = False) -> None:
+        self._in_parts = in_parts
         self._passes: tuple[tuple[object, ...], native.Verification] | None = None
 
     def verify(
         self,
         target: TreeCache,
-        draft: TreeCache | None,
+        drafter: Drafter,
         tree: TokenTree,
         nodes: npt.NDArray[np.int32],
         sampler: Sampler,
         index: int,
     ) -> Verified:
-        """As `Verifier.verify`."""
+        """As `Verifier.verify`; after every pass Python finds the processor's caches empty."""
+        if self._in_parts:
+            return super().verify(target, drafter, tree, nodes, sampler, index)
+        draft = drafter.shared_cache
         whose = (target, draft, tree, sampler)
         if self._passes is None or self._passes[0] != whose:
             self._passes = whose, target.verification(draft, sampler.native, tree)
@@ -137,11 +161,15 @@ class FusedMatchVerifier(MatchVerifier):
         if num_reached < 0:
             target.check(num_reached, len(nodes))
         tokens = passes.tokens(num_reached)
-        read = [tree.token.item(0), *tokens[:-1]]
-        target.hold(read)
-        if draft is not None:
-            draft.hold(read)
+        target.hold([tree.token.item(0), *tokens[:-1]])
         return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
+
+    def choose(
+        self, tree: TokenTree, node: int, row_address: int, sampler: Sampler, index: int
+    ) -> tuple[int, int]:
+        """As `Verifier.choose`: one draw, nothing else."""
+        token = sampler.sample(row_address, index)
+        return tree.child(node, token), token
 
 
 Rounds = Iterator[tuple[int, npt.NDArray[np.float64]]]
@@ -193,22 +221,15 @@ class ResidualVerifier(Verifier):
     def __init__(self, rounds: Callable[[TokenTree, int], Rounds] = without_replacement) -> None:
         self._rounds = rounds
 
-    def walk(
-        self, tree: TokenTree, rows: Rows, sampler: Sampler, index: int
-    ) -> tuple[list[int], int]:
-        """As `Verifier.walk`."""
-        path = [0]
-        while True:
-            node, position = path[-1], index + len(path) - 1
-            ids, probs = sampler.distribution(int(rows[node]))
-            child, left = self._choose(tree, node, ids, probs, sampler, position)
-            token = int(tree.token[child]) if child >= 0 else sampler.pick(ids, left, position)
-            sampler.accept(token)
-            if child < 0 or not rows[child] or tree.terminal[child]:
-                return path, token
-            path.append(child)
+    def choose(
+        self, tree: TokenTree, node: int, row_address: int, sampler: Sampler, index: int
+    ) -> tuple[int, int]:
+        """As `Verifier.choose`."""
+        ids, probs = sampler.distribution(row_address)
+        child, left = self._test(tree, node, ids, probs, sampler, index)
+        return child, int(tree.token[child]) if child >= 0 else sampler.pick(ids, left, index)
 
-    def _choose(
+    def _test(
         self,
         tree: TokenTree,
         node: int,

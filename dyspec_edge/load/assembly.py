@@ -16,7 +16,7 @@ from dyspec_edge.decode.loop import SpeculativeDecoder
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.priced import LONGEST_READ, PricedPolicy
 from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
-from dyspec_edge.decode.verify import FusedMatchVerifier, ResidualVerifier, Verifier
+from dyspec_edge.decode.verify import MatchVerifier, ResidualVerifier, Verifier
 from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.files.pair import PairReport
@@ -97,7 +97,7 @@ class Builder:
                 backend.choose(drafter, config.device_sampling, on_gpu=on_gpu)
                 if isinstance(policy, PricedPolicy):
                     drafter.longest_read = LONGEST_READ
-            verifier: Verifier = FusedMatchVerifier()
+            verifier: Verifier = MatchVerifier()
             if verify == "residual":
                 verifier = policy.residual_verifier() if policy else ResidualVerifier()
             return SpeculativeDecoder(

@@ -91,7 +91,7 @@ def test_the_first_candidate_is_the_targets_draw(model: Model, params: SamplingP
         for index in range(200):
             row = make_row(index)
             ids, _ = ranked(Ranking(params, 3), row, index)
-            assert ids[0] == sampler.draw(row.ctypes.data, index)
+            assert ids[0] == sampler.sample(row.ctypes.data, index)
 
 
 def test_greedy_candidates_are_the_largest_logits() -> None:

@@ -19,7 +19,7 @@ from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import SpeculativeDecoder, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
-from dyspec_edge.decode.verify import FusedMatchVerifier, MatchVerifier, Verifier
+from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.native.library import BatchStruct
 from tests import tiny
@@ -176,7 +176,7 @@ def test_one_native_call_ends_a_step_as_its_parts_do(
                     found.append((step.tokens, step.path, step.num_accepted, step.nodes, held))
         return found
 
-    assert told(FusedMatchVerifier()) == told(MatchVerifier())
+    assert told(MatchVerifier()) == told(MatchVerifier(in_parts=True))
 
 
 @pytest.mark.parametrize("interrupted", [0, 1, 2, 3])
@@ -202,7 +202,7 @@ def test_an_interrupt_right_after_the_native_call(
         )
 
 
-@pytest.mark.parametrize("verifier", [FusedMatchVerifier(), MatchVerifier()])
+@pytest.mark.parametrize("verifier", [MatchVerifier(), MatchVerifier(in_parts=True)])
 def test_a_row_without_a_token_to_choose_leaves_the_caches_right(
     tiny_pair: TinyPair, plain: PlainTexts, verifier: Verifier
 ) -> None:

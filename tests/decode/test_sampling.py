@@ -175,7 +175,7 @@ def test_draws_follow_the_distribution(model: Model, name: str) -> None:
     row = make_flat_row()
     wanted = num_draws * exact(row, params, WRITTEN)
     with closing(Sampler(model, params, seed=2026, prompt=WRITTEN)) as sampler:
-        drawn = [sampler.draw(row.ctypes.data, index) for index in range(num_draws)]
+        drawn = [sampler.sample(row.ctypes.data, index) for index in range(num_draws)]
     counts = np.bincount(drawn, minlength=NUM_VOCAB)
     assert not counts[wanted == 0].any()
     common = wanted >= 5
@@ -210,13 +210,13 @@ def test_a_draw_depends_on_seed_and_index_alone(model: Model) -> None:
 
     def draws(seed: int) -> list[int]:
         with closing(Sampler(model, PLAIN, seed)) as sampler:
-            return [sampler.draw(row.ctypes.data, index) for index in range(50)]
+            return [sampler.sample(row.ctypes.data, index) for index in range(50)]
 
     assert draws(1) == draws(1)
     assert draws(1) != draws(2)
     assert draws(1) != draws(1 + 2**32), "all 64 bits count"
     with closing(Sampler(model, PLAIN, 1)) as sampler:
-        backwards = [sampler.draw(row.ctypes.data, index) for index in range(49, -1, -1)]
+        backwards = [sampler.sample(row.ctypes.data, index) for index in range(49, -1, -1)]
     assert backwards[::-1] == draws(1), "no state is carried from draw to draw"
     assert len(set(draws(1))) > 10
 
@@ -225,9 +225,9 @@ def test_greedy_is_the_largest_logit(model: Model) -> None:
     with closing(Sampler(model, SamplingParams(temperature=0.0, top_k=3), seed=1)) as sampler:
         for seed in range(20):
             row = make_row(seed)
-            assert sampler.draw(row.ctypes.data, seed) == int(np.argmax(row))
+            assert sampler.sample(row.ctypes.data, seed) == int(np.argmax(row))
         row[[100, 50]] = 90.0
-        assert sampler.draw(row.ctypes.data, 0) == 50, "the lower id among equals"
+        assert sampler.sample(row.ctypes.data, 0) == 50, "the lower id among equals"
         ids, probs = sampler.distribution(row.ctypes.data)
         assert probs[ids == 50] == 1.0
 
@@ -242,7 +242,7 @@ def test_greedy_with_penalties_is_the_largest_penalised_logit(model: Model, name
     with closing(Sampler(model, params, seed=1, prompt=WRITTEN)) as sampler:
         for seed in range(30):
             row = make_row(seed, spread=1.0)
-            token = sampler.draw(row.ctypes.data, seed)
+            token = sampler.sample(row.ctypes.data, seed)
             wanted = exact(row, params, WRITTEN)
             assert wanted[token] == 1.0
             ids, probs = sampler.distribution(row.ctypes.data)
@@ -267,7 +267,7 @@ def test_a_row_without_a_finite_value_is_an_error(
     row = np.full(NUM_VOCAB, value, np.float32)
     with closing(Sampler(model, params, seed=1, prompt=WRITTEN)) as sampler:
         with pytest.raises(DyspecError, match="finite"):
-            sampler.draw(row.ctypes.data, 0)
+            sampler.sample(row.ctypes.data, 0)
         with pytest.raises(DyspecError, match="finite"):
             sampler.distribution(row.ctypes.data)
 
@@ -276,7 +276,7 @@ def test_the_row_itself_is_not_changed(model: Model) -> None:
     row = make_row(1)
     before = row.copy()
     with closing(Sampler(model, CASES["everything"], seed=1, prompt=WRITTEN)) as sampler:
-        sampler.draw(row.ctypes.data, 0)
+        sampler.sample(row.ctypes.data, 0)
         sampler.distribution(row.ctypes.data)
     assert (row == before).all()
 
@@ -284,11 +284,11 @@ def test_the_row_itself_is_not_changed(model: Model) -> None:
 def test_seconds_are_counted(model: Model) -> None:
     row = make_row(1)
     with closing(Sampler(model, SamplingParams(temperature=0.0), seed=1)) as sampler:
-        sampler.draw(row.ctypes.data, 0)
+        sampler.sample(row.ctypes.data, 0)
         assert sampler.rows_seconds > 0
         assert sampler.seconds == 0
     with closing(Sampler(model, SamplingParams(), seed=1)) as sampler:
-        sampler.draw(row.ctypes.data, 0)
+        sampler.sample(row.ctypes.data, 0)
         assert sampler.seconds > 0
 
 

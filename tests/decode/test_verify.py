@@ -120,8 +120,7 @@ def two_tokens(
         tree.reset(emitted[-1])
         index = len(emitted) - 1
         policy.grow(tree, TableDrafter(DRAFTS[case.draft], ranking, index), case.max_depth)
-        path, bonus = policy.residual_verifier().walk(tree, rows_of(tree), sampler, index)
-        emitted += [*tree.token[path[1:]].tolist(), bonus]
+        emitted += policy.residual_verifier().walk(tree, rows_of(tree), sampler, index).tokens
     return emitted[1:3]
 
 
@@ -230,8 +229,8 @@ def assert_walks_follow(
         _, probs = sampler.distribution(TARGET[ROOT].ctypes.data)
         for seed in range(2500):
             sampler.seed = seed
-            path, bonus = verifier.walk(tree, rows_of(tree), sampler, 0)
-            observed[tree.token[path[1]] if len(path) > 1 else V + bonus] += 1
+            path, tokens, _ = verifier.walk(tree, rows_of(tree), sampler, 0)
+            observed[tokens[0] if len(path) > 1 else V + tokens[0]] += 1
     wanted = expected(probs)
     assert not observed[wanted < 1e-12].any()
     possible = wanted > 1e-12
@@ -340,9 +339,9 @@ def test_residual_accepts_all_of_a_draft_that_is_the_target(model: Model) -> Non
             tree.reset(ROOT)
             ranking = Ranking(UNCUT, seed, residual=True)
             policy.grow(tree, TableDrafter(TARGET, ranking, 0), 3)
-            path, bonus = ResidualVerifier().walk(tree, rows_of(tree), sampler, 0)
-            ended = tree.child(path[-1], bonus) >= 0
-            assert len(path) - 1 + ended == tree.num_drafted
+            path, tokens, num_accepted = ResidualVerifier().walk(tree, rows_of(tree), sampler, 0)
+            ended = tree.child(path[-1], tokens[-1]) >= 0
+            assert num_accepted == len(path) - 1 + ended == tree.num_drafted
 
 
 def bushy_tree(seed: int) -> TokenTree:
@@ -364,17 +363,18 @@ def test_match_emits_the_targets_own_draws(model: Model, params: SamplingParams)
     for seed in range(200):
         tree = bushy_tree(seed)
         with closing(Sampler(model, params, seed, [ROOT])) as sampler:
-            path, bonus = MatchVerifier().walk(tree, rows_of(tree), sampler, 5)
-        emitted = [*tree.token[path[1:]].tolist(), bonus]
+            path, emitted, num_accepted = MatchVerifier().walk(tree, rows_of(tree), sampler, 5)
+        assert emitted[:-1] == tree.token[path[1:]].tolist()
         with closing(Sampler(model, params, seed, [ROOT])) as sampler:
             last = ROOT
             for offset, token in enumerate(emitted):
-                assert token == sampler.draw(TARGET[last].ctypes.data, 5 + offset)
+                assert token == sampler.sample(TARGET[last].ctypes.data, 5 + offset)
                 sampler.accept(token)
                 last = token
         assert path == tree.path(path[-1])
-        child = tree.child(path[-1], bonus)
+        child = tree.child(path[-1], emitted[-1])
         assert child < 0 or tree.terminal[child], "it goes on as long as a child fits"
+        assert num_accepted == len(path) - 1 + (child >= 0)
         assert END not in emitted[:-1]
         accepted += len(path) - 1
     assert accepted > 100
@@ -385,9 +385,9 @@ def test_match_stops_where_the_target_was_not_asked(model: Model) -> None:
     tree.reset(ROOT)
     address = TARGET[ROOT].ctypes.data
     with closing(Sampler(model, replace(UNCUT, temperature=0.0), 0)) as sampler:
-        token = sampler.draw(address, 0)
+        token = sampler.sample(address, 0)
         tree.add(0, token, 0.5)
-        assert MatchVerifier().walk(tree, root_alone(tree), sampler, 0) == ([0], token)
+        assert MatchVerifier().walk(tree, root_alone(tree), sampler, 0) == ([0], [token], 0)
 
 
 def test_residual_stops_where_the_target_was_not_asked(model: Model) -> None:
@@ -400,7 +400,7 @@ def test_residual_stops_where_the_target_was_not_asked(model: Model) -> None:
     tree.add(0, token, 1.0)
     with closing(Sampler(model, replace(UNCUT, temperature=0.0), 0)) as sampler:
         found = ResidualVerifier().walk(tree, root_alone(tree), sampler, 0)
-    assert found == ([0], token)
+    assert found == ([0], [token], 0)
 
 
 @pytest.mark.parametrize("verifier", [MatchVerifier(), ResidualVerifier()])
@@ -414,5 +414,6 @@ def test_a_root_alone_gives_the_plain_draw(model: Model, verifier: Verifier) -> 
             sampler.seed = seed
             assert verifier.walk(tree, root_alone(tree), sampler, 7) == (
                 [0],
-                sampler.draw(address, 7),
+                [sampler.sample(address, 7)],
+                0,
             )
