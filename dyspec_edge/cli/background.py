@@ -1,10 +1,10 @@
-"""Long work in a thread of its own, so that Ctrl-C is heard while llama.cpp computes.
+"""Long jobs in a thread of their own, so that Ctrl-C works while llama.cpp computes.
 
-    main thread   reads events, draws, owns SIGINT   ->  cancel()
-    work thread   runs the job, which emits events   <-  the job ends early
+    main thread         shows events, handles Ctrl-C  ->  cancel()
+    background thread   runs the job, emits events    <-  the job ends early
 
-Python runs signal handlers in the main thread, between two of its own instructions: a main thread
-inside a long C call would hear Ctrl-C only when the call is over.
+Python runs signal handlers in the main thread and between its own instructions only: a main thread
+inside a long C call would notice Ctrl-C only after the call.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 THREAD_NAME = "dyspec-work"
-TICK = 0.1  # seconds between two looks at a job that emits nothing
-PATIENCE = 1.0  # a second Ctrl-C later than this means that cancelling did not help
+TICK = 0.1
+"""Seconds after which an iteration over a job that emits nothing gives None."""
+
+PATIENCE = 1.0
+"""Seconds after the first Ctrl-C from which a second one means that cancelling did not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +39,27 @@ class _Ended:
     error: BaseException | None
 
 
-class Work(Generic[E]):
-    """Runs `job(emit)` in a thread and iterates over what it emits.
+class Job(Generic[E]):
+    """A function that runs in a thread; iterating gives the events that it emits.
 
     The iteration gives an event, or None about every tenth of a second while there is none; it
-    ends with the job, and raises what the job raised.  The first Ctrl-C calls `cancel` and sets
-    `interrupted`; without a `cancel`, or pressed again when that has not helped, it raises
-    KeyboardInterrupt and leaves the thread behind (see `left_running`).
+    ends with the function, and raises what the function raised.  The first Ctrl-C calls `cancel`
+    and sets `interrupted`.  Without a `cancel`, or pressed again when that has not helped, it
+    raises KeyboardInterrupt and leaves the thread running (see `left_running`).
+
+    Args:
+        function: called with `emit`, which takes one event.
+        cancel: asks the function to end early; called from the main thread.
     """
 
     def __init__(
         self,
-        job: Callable[[Callable[[E], None]], None],
+        function: Callable[[Callable[[E], None]], None],
         *,
         cancel: Callable[[], None] | None = None,
     ) -> None:
         self.interrupted = False
-        self._job = job
+        self._function = function
         self._cancel = cancel
         self._events: queue.SimpleQueue[E | _Ended] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
@@ -60,7 +67,7 @@ class Work(Generic[E]):
         self._previous_handler: Any = None
         self._handles_signals = threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> Work[E]:
+    def __enter__(self) -> Job[E]:
         if self._handles_signals:
             self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
         self._thread.start()
@@ -85,7 +92,7 @@ class Work(Generic[E]):
             try:
                 event = self._events.get(timeout=TICK)
             except queue.Empty:
-                # Said again, because a job that had not yet begun may have missed it.
+                # Again and again: a job that had not yet begun has missed the first cancel.
                 if self.interrupted and self._cancel is not None:
                     self._cancel()
                 yield None
@@ -99,7 +106,7 @@ class Work(Generic[E]):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            self._job(self._events.put)
+            self._function(self._events.put)
         except BaseException as caught:  # handed over to the main thread
             error = caught
         self._events.put(_Ended(error))
@@ -115,16 +122,16 @@ class Work(Generic[E]):
 
 
 def left_running() -> bool:
-    """Whether a job that could not be cancelled still runs: leave by `os._exit` then.
+    """Whether a job that could not be cancelled still runs: the program must end by `os._exit`.
 
-    The interpreter's ordinary way out would pull libraries from under it.
+    The interpreter's ordinary exit would unload libraries that the thread is using.
     """
     return any(thread.name == THREAD_NAME for thread in threading.enumerate())
 
 
 @dataclass(frozen=True, slots=True)
-class _Made(Generic[R]):
-    result: R
+class _Result(Generic[R]):
+    value: R
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +143,8 @@ class Progress:
     total: float
 
 
-def shown(job: Work[Progress | E], bar: Bar) -> Iterator[E]:
-    """What a job emits, but for the progress, which goes to the bar."""
+def with_bar(job: Job[Progress | E], bar: Bar) -> Iterator[E]:
+    """The events of a job, without its progress, which the bar shows."""
     for event in job:
         if event is None:
             bar.tick()
@@ -147,19 +154,19 @@ def shown(job: Work[Progress | E], bar: Bar) -> Iterator[E]:
             yield event
 
 
-def awaited(make: Callable[[Callable[[str, float], None]], R], bar: Bar) -> R:
-    """What `make(on_progress)` returns, made in a thread; it cannot be cancelled."""
+def run(function: Callable[[Callable[[str, float], None]], R], bar: Bar) -> R:
+    """What `function(on_progress)` returns, run in a thread.  It cannot be cancelled."""
 
-    def job(emit: Callable[[Progress | _Made[R]], None]) -> None:
-        result = make(lambda label, fraction: emit(Progress(label, fraction, 1.0)))
-        emit(_Made(result))
+    def job(emit: Callable[[Progress | _Result[R]], None]) -> None:
+        result = function(lambda label, fraction: emit(Progress(label, fraction, 1.0)))
+        emit(_Result(result))
 
-    with Work(job) as running:
-        (made,) = shown(running, bar)
-    return made.result
+    with Job(job) as running:
+        (result,) = with_bar(running, bar)
+    return result.value
 
 
-def generate(
+def stream_reply(
     engine: Engine,
     prompt: str | Sequence[Mapping[str, str]] | Prompt,
     *,
@@ -167,8 +174,8 @@ def generate(
     max_tokens: int,
     stop: Sequence[str] = (),
     raw: bool = False,
-) -> Work[Progress | Chunk]:
-    """One reply: progress through a prompt that is being read, then the chunks of the text."""
+) -> Job[Progress | Chunk]:
+    """A job that generates a reply: progress while the prompt is read, then chunks of the text."""
 
     def job(emit: Callable[[Progress | Chunk], None]) -> None:
         chunks = engine.stream(
@@ -182,4 +189,4 @@ def generate(
         for chunk in chunks:
             emit(chunk)
 
-    return Work(job, cancel=engine.cancel)
+    return Job(job, cancel=engine.cancel)

@@ -1,9 +1,9 @@
-"""The conversation loop: a line is read, a command obeyed or a reply streamed.
+"""The chat loop: a line is read, and either a command is run or a reply is streamed.
 
-    LineSource -> Chat -> generate() -> ThoughtSplitter -> ReplyWriter
-                    `-> Conversation (answers only; thoughts are not fed back)
+    LineSource -> Chat -> command
+                     `--> turn.py: prompt, reply on the terminal -> Transcript
 
-A turn that fails or is stopped before its first word leaves the conversation as it was.
+A turn that fails or is stopped before its first word leaves the transcript as it was.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyspec_edge.cli import stats_view
-from dyspec_edge.cli import transcript as storage
-from dyspec_edge.cli.background import generate, shown
-from dyspec_edge.cli.options import nearest
-from dyspec_edge.cli.terminal import Bar, ReplyWriter, Terminal
-from dyspec_edge.cli.transcript import Conversation
-from dyspec_edge.errors import ContextOverflow, DyspecError
-from dyspec_edge.text.thoughts import ThoughtSplitter
+from dyspec_edge.cli.background import Job, Progress, stream_reply
+from dyspec_edge.cli.syntax import nearest
+from dyspec_edge.cli.terminal import Terminal
+from dyspec_edge.cli.transcript import Transcript
+from dyspec_edge.cli.turn import Answer, fitting_prompt, show_reply
+from dyspec_edge.errors import DyspecError
 
 if TYPE_CHECKING:
     from dyspec_edge.cli.line_input import LineSource
     from dyspec_edge.decode.sampling import SamplingParams
     from dyspec_edge.engine import Chunk, Engine, Prompt, Stats
 
-REPLY_RESERVE = 256  # tokens kept free for a reply, or a quarter of a small context
 LEAVE_HINT = "Press Ctrl-C again or Ctrl-D to leave; /help lists the commands."
 SEED_RANGE = 2**64
 
@@ -53,7 +51,7 @@ class Chat:
         self, engine: Engine, terminal: Terminal, settings: ChatSettings, *, interactive: bool
     ) -> None:
         self.exit_code = 0
-        self.conversation = Conversation(settings.system)
+        self.transcript = Transcript(settings.system)
         self._engine = engine
         self._terminal = terminal
         self._settings = settings
@@ -61,7 +59,7 @@ class Chat:
         self._num_replies = 0
         self._stats: Stats | None = None
         self._leaving = False
-        self._warned = False  # Ctrl-C at an empty line: a second one leaves
+        self._warned = False  # Ctrl-C was pressed at an empty line; pressed again it leaves
 
     def run(self, lines: LineSource) -> int:
         """Talks until the lines end, and returns the exit code."""
@@ -86,95 +84,60 @@ class Chat:
             self._fail(error)
 
     def handle(self, line: str) -> None:
-        """Obeys a command, or answers a message."""
+        """Runs a command, or answers a message."""
         command = re.fullmatch(r"/([a-z]+)(?:\s+(.*))?", line.rstrip(), re.DOTALL)
         if command and (command[1] in COMMANDS or "\n" not in line):
-            self._obey(command[1], (command[2] or "").strip())
+            self._run_command(command[1], (command[2] or "").strip())
         elif line.strip():
-            self._turn(lambda: self.conversation.add("user", line))
+            self._turn(lambda: self.transcript.add("user", line))
 
     # Turns
 
     def _turn(self, change: Callable[[], object]) -> None:
-        before = self.conversation.copy()
+        before = self.transcript.copy()
         try:
             change()
-            answered = self._reply(self._fitting_prompt())
+            answered = self._reply()
         except DyspecError as error:
-            self.conversation = before
+            self.transcript = before
             self._fail(error)
         except BaseException:
-            self.conversation = before
+            self.transcript = before
             raise
         else:
             if not answered:
-                self.conversation = before
+                self.transcript = before
                 self._terminal.notice("(stopped before the answer; the message was taken back)")
 
-    def _fitting_prompt(self) -> Prompt:
-        """The prompt of the turn, without the oldest turns where they leave no room to reply."""
-        room = self._engine.num_ctx
-        limit = self._settings.max_tokens if self._settings.max_tokens > 0 else REPLY_RESERVE
-        prompt = self._engine.prepare(self.conversation.window())
-        if len(prompt.tokens) <= room - min(limit, room // 4):
-            return prompt
-        # A full context is emptied to half: dropping one turn at a time would change the
-        # beginning, and so read everything anew, at each message.
-        first = self.conversation.num_dropped
-        while len(prompt.tokens) > room // 2 and self.conversation.drop_oldest_turn():
-            prompt = self._engine.prepare(self.conversation.window())
-        if len(prompt.tokens) >= room:
-            raise ContextOverflow(len(prompt.tokens), room)
-        dropped = self.conversation.messages[first : self.conversation.num_dropped]
-        if turns := sum(message["role"] == "user" for message in dropped):
-            what = "oldest turn is" if turns == 1 else f"{turns} oldest turns are"
-            self._terminal.notice(f"(context full: the {what} no longer sent to the model)")
-        return prompt
+    def _reply(self) -> bool:
+        """Streams one reply into the transcript; False if it was stopped before an answer."""
+        prompt = fitting_prompt(
+            self._engine, self.transcript, self._settings.max_tokens, self._terminal
+        )
+        answer = show_reply(self._stream(prompt), self._terminal, prompt.opens_thought)
+        return self._finish(answer)
 
-    def _reply(self, prompt: Prompt) -> bool:
-        """Streams one reply into the conversation; False if it was stopped before an answer."""
-        splitter = ThoughtSplitter(inside=prompt.opens_thought)
-        writer = ReplyWriter(self._terminal)
-        answer: list[str] = []
-        last: Chunk | None = None
-
-        def show(parts: list[tuple[Any, str]]) -> None:
-            for kind, text in parts:
-                writer.write(kind, text)
-                if kind == "answer":
-                    answer.append(text)
-
-        try:
-            with Bar(self._terminal) as bar, self._generate(prompt) as work:
-                for chunk in shown(work, bar):
-                    bar.close()
-                    show(splitter.feed(chunk.text))
-                    last = chunk
-            show(splitter.flush())
-        finally:
-            writer.end()
-        return self._finish("".join(answer), last, stopped=work.interrupted)
-
-    def _generate(self, prompt: Prompt) -> Any:
+    def _stream(self, prompt: Prompt) -> Job[Progress | Chunk]:
         seed = self._settings.sampling.seed
         if seed is not None:
             seed = (seed + self._num_replies) % SEED_RANGE
         self._num_replies += 1
-        return generate(
+        return stream_reply(
             self._engine,
             prompt,
             sampling=replace(self._settings.sampling, seed=seed),
             max_tokens=self._settings.max_tokens,
         )
 
-    def _finish(self, answer: str, last: Chunk | None, *, stopped: bool) -> bool:
+    def _finish(self, answer: Answer) -> bool:
+        last = answer.last
         reason = last.finish_reason if last is not None else None
-        stopped = stopped or reason == "cancelled"
+        stopped = answer.interrupted or reason == "cancelled"
         if stopped and not self._interactive:
             raise KeyboardInterrupt
-        if stopped and not answer.strip():
+        if stopped and not answer.text.strip():
             return False
-        self.conversation.add("assistant", answer)
+        self.transcript.add("assistant", answer.text)
         if last is not None and last.stats is not None:
             self._stats = last.stats
             note = (
@@ -190,7 +153,7 @@ class Chat:
 
     # Commands
 
-    def _obey(self, name: str, rest: str) -> None:
+    def _run_command(self, name: str, rest: str) -> None:
         if name not in COMMANDS:
             near = nearest(name, COMMANDS)
             hint = f"did you mean /{near}?" if near else "/help lists them"
@@ -211,16 +174,16 @@ class Chat:
 
     def reset(self, _rest: str) -> None:
         """Forgets all turns; the system prompt stays."""
-        self.conversation = Conversation(self.conversation.system)
+        self.transcript = Transcript(self.transcript.system)
         self._terminal.notice("(conversation cleared)")
 
     def set_system(self, text: str) -> None:
         """Shows, sets or (with "") removes the system prompt."""
         if not text:
-            self._terminal.text(self.conversation.system or "(no system prompt)")
+            self._terminal.text(self.transcript.system or "(no system prompt)")
             return
-        self.conversation.system = None if text in ('""', "''") else text
-        self._terminal.notice("(system prompt set)" if self.conversation.system else "(removed)")
+        self.transcript.system = None if text in ('""', "''") else text
+        self._terminal.notice("(system prompt set)" if self.transcript.system else "(removed)")
 
     def show_stats(self, _rest: str) -> None:
         """Prints every figure of the last reply."""
@@ -230,32 +193,32 @@ class Chat:
             self._terminal.out.print(stats_view.table(self._stats))
 
     def show_tree(self, _rest: str) -> None:
-        """Draws the last token tree."""
+        """Shows the last token tree."""
         self._terminal.text(self._engine.render_tree() or "No token tree yet.")
 
     def save(self, name: str) -> None:
         """Writes the conversation to a file."""
         path = _path("/save", name)
-        storage.save(path, self.conversation, self._saved_settings())
-        self._terminal.notice(f"(saved {len(self.conversation.messages)} messages to {path})")
+        self.transcript.save(path, self._saved_settings())
+        self._terminal.notice(f"(saved {len(self.transcript.messages)} messages to {path})")
 
     def load(self, name: str) -> None:
         """Replaces the conversation by a saved one; this chat's settings stay."""
         path = _path("/load", name)
-        self.conversation, saved = storage.load(path)
+        self.transcript, saved = Transcript.load(path)
         mine = self._saved_settings()
         differing = [key for key in mine if key in saved and saved[key] != mine[key]]
         note = f"; saved with other settings, not taken over: {', '.join(differing)}"
         self._terminal.notice(
-            f"(loaded {len(self.conversation.messages)} messages from {path}"
+            f"(loaded {len(self.transcript.messages)} messages from {path}"
             f"{note if differing else ''})"
         )
 
     def regenerate(self, _rest: str) -> None:
         """Answers the last message again, with a new seed."""
-        if not self.conversation.copy().take_back_reply():
+        if not self.transcript.copy().take_back_reply():
             raise DyspecError("there is no reply to generate again")
-        self._turn(lambda: self.conversation.take_back_reply())
+        self._turn(lambda: self.transcript.take_back_reply())
 
     def leave(self, _rest: str) -> None:
         """Ends the chat."""

@@ -44,11 +44,11 @@ class PipedLines:
 
 
 @contextlib.contextmanager
-def keys_held() -> Iterator[None]:
-    """Keeps keys that are typed during an answer for the next prompt, Ctrl-D too, and unseen.
+def keys_kept() -> Iterator[None]:
+    """Keys typed during an answer (Ctrl-D too) are not shown, and wait for the next prompt.
 
-    A terminal that edits lines itself would mix them with the answer, and lose a Ctrl-D when the
-    line editor takes over.  Ctrl-C works as ever.
+    In a terminal's ordinary mode they would be mixed into the answer, and a Ctrl-D would be lost
+    when the line editor takes over.  Ctrl-C works as usual.
     """
     try:
         import termios
@@ -56,12 +56,12 @@ def keys_held() -> Iterator[None]:
         yield
         return
     before = termios.tcgetattr(sys.stdin)
-    held = list(before)
-    held[0] &= ~termios.ICRNL  # or Enter after Escape would arrive as another key
-    held[3] &= ~(termios.ICANON | termios.ECHO)
-    # Killed, too, the program must give the terminal back as it was.
+    kept = list(before)
+    kept[0] &= ~termios.ICRNL  # or Enter after Escape would arrive as another key
+    kept[3] &= ~(termios.ICANON | termios.ECHO)
+    # When the program is killed, too, the terminal must get its old settings back.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    termios.tcsetattr(sys.stdin, termios.TCSANOW, held)
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, kept)
     try:
         yield
     finally:

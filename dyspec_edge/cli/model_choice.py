@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyspec_edge.cli import options
+from dyspec_edge.cli.syntax import nearest
 from dyspec_edge.cli.terminal import Bar, Terminal
 from dyspec_edge.errors import OptionError
 from dyspec_edge.files import catalog, stores
@@ -75,7 +76,7 @@ def find_pair(name: str) -> Pair:
     pairs = catalog.load()
     if name in pairs:
         return pairs[name]
-    near = options.nearest(name, pairs)
+    near = nearest(name, pairs)
     hint = f"did you mean {near}? " if near else ""
     raise OptionError(f"unknown pair '{name}'; {hint}'dyspec-edge models' lists them")
 

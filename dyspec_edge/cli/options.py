@@ -6,202 +6,26 @@ engine's own types.  Which files the model options mean is the job of `model_cho
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dyspec_edge.cli.syntax import Bias, GroupedOption, Layers, Limit, Number, Size, Text
 from dyspec_edge.errors import OptionError
 
 if TYPE_CHECKING:
     from dyspec_edge.decode.sampling import SamplingParams
     from dyspec_edge.engine import EngineConfig
 
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # not generic in every version that is allowed
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
-ALL_LAYERS = 999_999
 MAX_SEED = 2**64 - 1
 
 
-class GroupedOption(click.Option):
-    """An option that is listed under a heading in --help."""
-
-    def __init__(self, *args: Any, heading: str = "Options", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.heading = heading
-
-
-class Command(click.Command):
-    """Lists options under headings, and suggests the nearest one for one that does not exist."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one section for each heading, in the order of declaration."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                heading = getattr(param, "heading", "Options")
-                sections.setdefault(heading, []).append(record)
-        for heading, records in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(records, col_max=34)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses, with click's own suggestions extended to options of one dash."""
-        takers = {name: param for param in self.get_params(ctx) for name in param.opts}
-        known = [name for name in takers if name.startswith("-")]
-        rest = iter(args)
-        for arg in rest:
-            if arg == "--":
-                break
-            if arg in known:
-                if not getattr(takers[arg], "is_flag", False):
-                    next(rest, None)
-            # click would read "-mdd FILE" as "-m dd FILE", and "-temp 1" as "-t emp 1".
-            elif re.match(r"-[a-z]{2}", arg):
-                near = nearest(arg.partition("=")[0], known)
-                hints = [near] if near else None
-                raise click.NoSuchOption(arg, possibilities=hints, ctx=ctx)
-        return super().parse_args(ctx, args)
-
-
-class CommandGroup(click.Group):
-    """Commands of the class above; suggests the nearest one for one that does not exist."""
-
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command, or suggests the nearest one."""
-        if args and args[0] not in self.commands:
-            near = nearest(args[0], self.commands)
-            hint = f"Did you mean {near}?" if near else f"Commands: {', '.join(self.commands)}."
-            raise click.UsageError(f"No such command '{args[0]}'. {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
-    return next(iter(get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
-
-
-class _Number(_ParamType):
-    """A finite float within bounds."""
-
-    name = "N"
-
-    def __init__(self, low: float = -math.inf, high: float = math.inf, *, above: bool = False):
-        self._low, self._high, self._above = low, high, above
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number", param, ctx)
-        too_low = number <= self._low if self._above else number < self._low
-        if not math.isfinite(number) or too_low or number > self._high:
-            self.fail(f"{value} is not {self._bounds()}", param, ctx)
-        return number
-
-    def _bounds(self) -> str:
-        if math.isfinite(self._high):
-            return f"between {self._low:g} and {self._high:g}"
-        if math.isfinite(self._low):
-            return f"{'above' if self._above else 'at least'} {self._low:g}"
-        return "a finite number"
-
-
-class _Size(_ParamType):
-    """A whole number within bounds; by default the upper one is that of llama.cpp's 32 bits."""
-
-    name = "N"
-
-    def __init__(self, low: int, high: int = 2**31 - 1) -> None:
-        self._low, self._high = low, high
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a whole number", param, ctx)
-        if number < self._low:
-            self.fail(f"{number} is not {self._low} or more", param, ctx)
-        if number > self._high:
-            self.fail(f"{number} is more than {self._high}", param, ctx)
-        return number
-
-
-class _Limit(_Size):
-    """A number of tokens to generate, or -1."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        number = super().convert(value, param, ctx)
-        if number == 0:
-            self.fail("0 is neither 1 or more nor -1 (no limit)", param, ctx)
-        return number
-
-
-class _Layers(_ParamType):
-    """A number of layers, "auto" (None) or "all"."""
-
-    name = "N|auto|all"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | None:
-        if isinstance(value, int):
-            return value
-        if value == "auto":
-            return None
-        if value == "all":
-            return ALL_LAYERS
-        if not re.fullmatch(r"\d{1,6}", str(value)):
-            self.fail(f"{value!r} is not a number of layers, auto or all", param, ctx)
-        return int(value)
-
-
-class _Bias(_ParamType):
-    """TOKEN_ID+BIAS or TOKEN_ID-BIAS."""
-
-    name = "TOKEN_ID(+/-)BIAS"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, float]:
-        if isinstance(value, tuple):
-            return value
-        match = re.fullmatch(r"(\d{1,9})([+-])(inf|\d*\.?\d+(?:e-?\d+)?)", str(value))
-        if not match or value.endswith("+inf"):
-            self.fail(f"{value!r} is not like 15043+1, 15043-1 or 15043-inf", param, ctx)
-        return int(match[1]), float(match[2] + match[3])
-
-
-class _Text(_ParamType):
-    """Text that is valid UTF-8."""
-
-    name = "TEXT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            self.fail(f"invalid UTF-8 at character {error.start}", param, ctx)
-        return str(value)
-
-
-TEXT = _Text()
+TEXT = Text()
 _FILE = click.Path(path_type=Path)
 
 
@@ -227,16 +51,16 @@ _MODEL_OPTIONS = (
 
 _CONTEXT = "Context and device"
 _CONTEXT_OPTIONS = (
-    _option(_CONTEXT, "-c", "--ctx-size", type=_Size(0),
+    _option(_CONTEXT, "-c", "--ctx-size", type=Size(0),
             help="Usable context in tokens; 0: the training length. "
                  "[default: what fits, at most 8192]"),
-    _option(_CONTEXT, "-cd", "--ctx-size-draft", type=_Size(0),
+    _option(_CONTEXT, "-cd", "--ctx-size-draft", type=Size(0),
             help="The same for the draft."),
-    _option(_CONTEXT, "-t", "--threads", type=_Size(1), help="CPU threads."),
-    _option(_CONTEXT, "-ngl", "--gpu-layers", "--n-gpu-layers", type=_Layers(), default="auto",
+    _option(_CONTEXT, "-t", "--threads", type=Size(1), help="CPU threads."),
+    _option(_CONTEXT, "-ngl", "--gpu-layers", "--n-gpu-layers", type=Layers(), default="auto",
             show_default=True, metavar="N|auto|all",
             help="Layers of the target on the GPU."),
-    _option(_CONTEXT, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", type=_Layers(),
+    _option(_CONTEXT, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", type=Layers(),
             default="auto", show_default=True, metavar="N|auto|all",
             help="Layers of the draft on the GPU."),
     _option(_CONTEXT, "--require-gpu", is_flag=True,
@@ -253,7 +77,7 @@ _CONTEXT_OPTIONS = (
 )  # fmt: skip
 
 _SPECULATION = "Speculation"
-_DRAFT_TEMPERATURE = _option(_SPECULATION, "--draft-temp", type=_Number(0.0),
+_DRAFT_TEMPERATURE = _option(_SPECULATION, "--draft-temp", type=Number(0.0),
                              help="Temperature of the draft.")  # fmt: skip
 _DEVICE_SAMPLING = _option(
     _SPECULATION, "--device-sampling", type=click.Choice(("auto", "on", "off")), default="auto",
@@ -274,38 +98,38 @@ _SPECULATION_OPTIONS = (
 )  # fmt: skip
 
 _SAMPLING = "Sampling"
-_TEMPERATURE = _option(_SAMPLING, "--temp", "--temperature", type=_Number(0.0), default=0.8,
+_TEMPERATURE = _option(_SAMPLING, "--temp", "--temperature", type=Number(0.0), default=0.8,
                        show_default=True,
                        help="Temperature; 0 takes the most probable token.")  # fmt: skip
 _CHAIN_OPTIONS = (
-    _option(_SAMPLING, "--top-k", type=_Size(0), default=40, show_default=True,
+    _option(_SAMPLING, "--top-k", type=Size(0), default=40, show_default=True,
             help="Keep the N most probable tokens; 0: all."),
-    _option(_SAMPLING, "--top-p", type=_Number(0.0, 1.0), default=0.95, show_default=True,
+    _option(_SAMPLING, "--top-p", type=Number(0.0, 1.0), default=0.95, show_default=True,
             help="Keep the most probable tokens up to this sum."),
-    _option(_SAMPLING, "--min-p", type=_Number(0.0, 1.0), default=0.05, show_default=True,
+    _option(_SAMPLING, "--min-p", type=Number(0.0, 1.0), default=0.05, show_default=True,
             help="Drop tokens below this share of the best."),
-    _option(_SAMPLING, "--typical", "--typical-p", type=_Number(0.0, 1.0), default=1.0,
+    _option(_SAMPLING, "--typical", "--typical-p", type=Number(0.0, 1.0), default=1.0,
             show_default=True, help="Locally typical sampling."),
-    _option(_SAMPLING, "--repeat-penalty", type=_Number(0.0, above=True), default=1.0,
+    _option(_SAMPLING, "--repeat-penalty", type=Number(0.0, above=True), default=1.0,
             show_default=True, help="Penalty for repeated tokens."),
-    _option(_SAMPLING, "--repeat-last-n", type=_Size(0), default=64, show_default=True,
+    _option(_SAMPLING, "--repeat-last-n", type=Size(0), default=64, show_default=True,
             help="Tokens that penalties look back on."),
-    _option(_SAMPLING, "--frequency-penalty", type=_Number(), default=0.0, show_default=True,
+    _option(_SAMPLING, "--frequency-penalty", type=Number(), default=0.0, show_default=True,
             help="Penalty that grows with each repetition."),
-    _option(_SAMPLING, "--presence-penalty", type=_Number(), default=0.0, show_default=True,
+    _option(_SAMPLING, "--presence-penalty", type=Number(), default=0.0, show_default=True,
             help="Penalty for tokens that were used at all."),
-    _option(_SAMPLING, "--dry-multiplier", type=_Number(0.0), default=0.0, show_default=True,
+    _option(_SAMPLING, "--dry-multiplier", type=Number(0.0), default=0.0, show_default=True,
             help="Strength of DRY, against repeated phrases; 0: off."),
-    _option(_SAMPLING, "--dry-base", type=_Number(1.0), default=1.75, show_default=True,
+    _option(_SAMPLING, "--dry-base", type=Number(1.0), default=1.75, show_default=True,
             help="Base of DRY."),
-    _option(_SAMPLING, "--dry-allowed-length", type=_Size(0), default=2, show_default=True,
+    _option(_SAMPLING, "--dry-allowed-length", type=Size(0), default=2, show_default=True,
             help="Length of a phrase that DRY lets pass."),
-    _option(_SAMPLING, "--dry-penalty-last-n", type=_Size(0), default=64, show_default=True,
+    _option(_SAMPLING, "--dry-penalty-last-n", type=Size(0), default=64, show_default=True,
             help="Tokens that DRY looks back on."),
-    _option(_SAMPLING, "-l", "--logit-bias", type=_Bias(), multiple=True,
+    _option(_SAMPLING, "-l", "--logit-bias", type=Bias(), multiple=True,
             help="Add to the logit of a token, e.g. 15043+1; may be repeated."),
 )  # fmt: skip
-_SEED = _option(_SAMPLING, "-s", "--seed", type=_Size(-1, MAX_SEED), default=-1,
+_SEED = _option(_SAMPLING, "-s", "--seed", type=Size(-1, MAX_SEED), default=-1,
                 show_default=True, help="Seed of the first reply; -1: a random one.")  # fmt: skip
 _SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _SEED)
 
@@ -313,7 +137,7 @@ _TEXT_HEADING = "Text"
 _TEXT_OPTIONS = (
     _option(_TEXT_HEADING, "-sys", "--system-prompt", type=TEXT, metavar="TEXT",
             help="System prompt."),
-    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=_Limit(-1), default=-1,
+    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=Limit(-1), default=-1,
             show_default=True, help="Tokens to generate at most; -1: no limit."),
 )  # fmt: skip
 
@@ -334,12 +158,12 @@ _WORK_OPTIONS = (
                  "any other file is one prompt."),
     _option(_WORK, "--category", "categories", multiple=True, metavar="NAME",
             help="Prompts of this category; may be repeated. [default: all]"),
-    _option(_WORK, "--each", type=_Size(1), help="Prompts of a category. [default: all]"),
-    _option(_WORK, "--skip", type=_Size(0), default=0, show_default=True,
+    _option(_WORK, "--each", type=Size(1), help="Prompts of a category. [default: all]"),
+    _option(_WORK, "--skip", type=Size(0), default=0, show_default=True,
             help="Prompts of a category to leave out before these."),
-    _option(_WORK, "-n", "--predict", "--n-predict", type=_Size(1), default=128,
+    _option(_WORK, "-n", "--predict", "--n-predict", type=Size(1), default=128,
             show_default=True, help="Tokens to generate at most."),
-    _option(_WORK, "--temp", "--temperature", "temperatures", multiple=True, type=_Number(0.0),
+    _option(_WORK, "--temp", "--temperature", "temperatures", multiple=True, type=Number(0.0),
             default=(0.0,), show_default=True, help="May be repeated."),
     _option(_WORK, "--verify", "verifiers", multiple=True,
             type=click.Choice(("match", "residual")), default=("match",), show_default=True,
@@ -351,7 +175,7 @@ _BENCH_OPTIONS = (
     _option(_BENCH, "--policy", "policies", multiple=True, metavar="NAME[:N]",
             default=("none", "chain:2", "chain:4", "chain:8", "dyspec:16", "priced"),
             show_default=True, help="A competitor; may be repeated."),
-    _option(_BENCH, "--rounds", type=_Size(1), default=1, show_default=True,
+    _option(_BENCH, "--rounds", type=Size(1), default=1, show_default=True,
             help="Times that everything runs."),
     _option(_BENCH, "--fresh", is_flag=True,
             help="A policy forgets after every run what it has learned; else it keeps it, as in "
@@ -359,7 +183,7 @@ _BENCH_OPTIONS = (
     _option(_BENCH, "--out", type=_FILE, metavar="FILE", required=True,
             help="Finished runs, a line of JSON each; those that are there are not done again."),
 )  # fmt: skip
-_BENCH_SEED = _option(_SAMPLING, "-s", "--seed", type=_Size(0, MAX_SEED), default=0,
+_BENCH_SEED = _option(_SAMPLING, "-s", "--seed", type=Size(0, MAX_SEED), default=0,
                       show_default=True,
                       help="Seed of the first round; each later one has the next.")  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""The turns of a chat: what is sent to the model, what is dropped from its view, what is saved.
+"""The transcript of a chat: what was said, what of it is still sent to the model, what is saved.
 
-system | turn | turn | turn | turn          a turn is a user message and the reply to it
-         `- dropped -'`-- window --'        dropped turns are still saved
+system | turn | turn | turn | turn      a turn is a user message and the reply to it
+`- dropped -'`-- window -'     dropped turns are no longer sent, but still saved
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Message = Mapping[str, str]
 
 
 @dataclass(slots=True)
-class Conversation:
-    """Messages in order, the system text apart; the first `num_dropped` are not sent any more."""
+class Transcript:
+    """Messages in order, the system text apart; the first `num_dropped` are no longer sent."""
 
     system: str | None = None
     messages: list[Message] = field(default_factory=list)
     num_dropped: int = 0
 
-    def copy(self) -> Conversation:
+    def copy(self) -> Transcript:
         """One that can be changed without touching this one."""
-        return Conversation(self.system, list(self.messages), self.num_dropped)
+        return Transcript(self.system, list(self.messages), self.num_dropped)
 
     def add(self, role: str, content: str) -> None:
         """Appends a message."""
@@ -60,49 +60,48 @@ class Conversation:
         self.num_dropped = min(self.num_dropped, len(self.messages))
         return True
 
+    def save(self, path: Path, settings: Mapping[str, object]) -> None:
+        """Writes everything and the settings as JSON; an older file stays if that fails.
 
-def save(path: Path, conversation: Conversation, settings: Mapping[str, object]) -> None:
-    """Writes the whole conversation and the settings as JSON; an older file stays if that fails.
+        Raises:
+            OptionError: the file exists and is something else than a saved conversation.
+            DyspecError: it cannot be written.
+        """
+        if path.exists():
+            _refuse_foreign(path)
+        head = [{"role": "system", "content": self.system}] if self.system else []
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "messages": [*head, *self.messages],
+            "settings": dict(settings),
+        }
+        text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
+        try:
+            _write_atomically(path, text.encode())
+        except OSError as error:
+            raise DyspecError(f"cannot save to '{path}': {_reason(error)}") from error
 
-    Raises:
-        OptionError: the file exists and is something else than a saved conversation.
-        DyspecError: it cannot be written.
-    """
-    if path.exists():
-        _refuse_foreign(path)
-    head = [{"role": "system", "content": conversation.system}] if conversation.system else []
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "messages": [*head, *conversation.messages],
-        "settings": dict(settings),
-    }
-    text = json.dumps(document, ensure_ascii=False, indent=2) + "\n"
-    try:
-        _write_atomically(path, text.encode())
-    except OSError as error:
-        raise DyspecError(f"cannot save to '{path}': {_reason(error)}") from error
+    @classmethod
+    def load(cls, path: Path) -> tuple[Transcript, Mapping[str, Any]]:
+        """The transcript and the settings of a saved file.
 
-
-def load(path: Path) -> tuple[Conversation, Mapping[str, Any]]:
-    """The conversation and the settings of a saved file.
-
-    Raises:
-        OptionError: the file is missing, unreadable or not a saved conversation.
-    """
-    document = _read(path)
-    messages = document.get("messages")
-    if not isinstance(messages, list):
-        raise OptionError(f"'{path}' is damaged: it has no list of messages")
-    conversation = Conversation()
-    for index, message in enumerate(messages):
-        role, content = _checked(path, index, message)
-        if role == "system":
-            conversation.system = content
-        else:
-            conversation.add(role, content)
-    settings = document.get("settings")
-    return conversation, settings if isinstance(settings, dict) else {}
+        Raises:
+            OptionError: the file is missing, unreadable or not a saved conversation.
+        """
+        document = _read(path)
+        messages = document.get("messages")
+        if not isinstance(messages, list):
+            raise OptionError(f"'{path}' is damaged: it has no list of messages")
+        transcript = cls()
+        for index, message in enumerate(messages):
+            role, content = _checked(path, index, message)
+            if role == "system":
+                transcript.system = content
+            else:
+                transcript.add(role, content)
+        settings = document.get("settings")
+        return transcript, settings if isinstance(settings, dict) else {}
 
 
 def _checked(path: Path, index: int, message: object) -> tuple[str, str]:

@@ -14,10 +14,10 @@ import pexpect
 import pytest
 from click.testing import CliRunner, Result
 
-from dyspec_edge.cli import main, transcript
+from dyspec_edge.cli import main
 from dyspec_edge.cli.chat import COMMANDS, Chat, ChatSettings
 from dyspec_edge.cli.terminal import Terminal
-from dyspec_edge.cli.transcript import Conversation
+from dyspec_edge.cli.transcript import Transcript
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
@@ -265,8 +265,8 @@ def test_save_and_load_errors(talk: Talk, tmp_path: Path) -> None:
     assert notes.read_text() == "precious"
 
 
-def test_conversation_pieces(tmp_path: Path) -> None:
-    talk = Conversation("sys")
+def test_transcript_pieces(tmp_path: Path) -> None:
+    talk = Transcript("sys")
     for number in range(3):
         talk.add("user", f"q{number}")
         talk.add("assistant", f"a{number}")
@@ -276,12 +276,12 @@ def test_conversation_pieces(tmp_path: Path) -> None:
     assert not talk.drop_oldest_turn()
     assert talk.take_back_reply()
     assert not talk.take_back_reply()
-    transcript.save(tmp_path / "a.json", talk, {})
-    transcript.save(tmp_path / "a.json", talk, {})
-    loaded, settings = transcript.load(tmp_path / "a.json")
+    talk.save(tmp_path / "a.json", {})
+    talk.save(tmp_path / "a.json", {})
+    loaded, settings = Transcript.load(tmp_path / "a.json")
     assert (len(loaded.messages), loaded.system, settings) == (5, "sys", {})
     with pytest.raises(OptionError, match="is not a file"):
-        transcript.load(tmp_path)
+        Transcript.load(tmp_path)
     assert decode("é".encode(), "x") == "é"
 
 
@@ -514,4 +514,4 @@ def test_a_turn_renders_once_and_tokenizes_once(
             calls.clear()
             chat.handle(line)
             assert calls == ["render", "tokenize"]
-    assert len(chat.conversation.messages) == 4
+    assert len(chat.transcript.messages) == 4

@@ -16,6 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dyspec_edge.cli import main, model_choice, options
+from dyspec_edge.cli.commands.generation import complete
+from dyspec_edge.cli.syntax import ALL_LAYERS
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import DyspecError, OptionError
@@ -107,7 +109,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     assert result.exit_code == 0, result.stderr
     assert engines[0].config == EngineConfig(
         model=Path("t.gguf"), draft=Path("d.gguf"), num_ctx=128, num_ctx_draft=0, num_threads=3,
-        num_gpu_layers=options.ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
+        num_gpu_layers=ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
         flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
         use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual", device_sampling="on",
@@ -317,7 +319,7 @@ def test_model_options_are_in_the_first_screen_of_help(run: Run, command: str) -
 
 
 def test_every_option_of_the_design_exists() -> None:
-    known = {name for param in main.complete.params for name in param.opts}
+    known = {name for param in complete.params for name in param.opts}
     named = (
         "-m -md -hf -hfd --pair -c -cd -t -ngl -ngld -fa -ctk -ctv --lora --temp --top-k --top-p "
         "--min-p --typical --repeat-penalty --repeat-last-n --frequency-penalty "
@@ -329,8 +331,8 @@ def test_every_option_of_the_design_exists() -> None:
 
 
 def test_option_defaults_match_the_dataclasses() -> None:
-    context = click.Context(main.complete)
-    typed = {param.name: param.get_default(context) for param in main.complete.params}
+    context = click.Context(complete)
+    typed = {param.name: param.get_default(context) for param in complete.params}
     typed = {name: () if name in ("lora", "logit_bias") else typed[name] for name in typed}
     typed["seed"] = -1  # a default that is shown is kept as a text
     assert options.sampling_params(typed) == SamplingParams()

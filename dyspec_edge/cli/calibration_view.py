@@ -1,37 +1,16 @@
-"""`dyspec-edge calibrate`: what passes cost here, as a table, a plot and a verdict."""
+"""What passes cost here, as tables and as a plot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
 
 from dyspec_edge.cli.plotting import require_matplotlib, save
-from dyspec_edge.errors import DyspecError, OptionError
+from dyspec_edge.errors import OptionError
 from dyspec_edge.load.calibration import ACCEPTANCES, Calibration, milliseconds
-from dyspec_edge.load.loading import EngineConfig, load
 
 PLOT_SUFFIXES = (".png", ".svg")
-
-
-def measure(
-    config: EngineConfig, on_progress: Callable[[str, float], None] | None = None
-) -> Calibration:
-    """Measure the models of `config` anew; the curves are kept for later loads.
-
-    Raises:
-        DyspecError: a target that cannot be speculated on; else as `Engine.load`.
-    """
-    config = replace(config, policy="priced", verify="auto")
-    loaded = load(config, on_progress, measure_afresh=True)
-    try:
-        if loaded.calibration is None:
-            raise DyspecError(f"nothing to measure: {loaded.notices[-1]}")
-        return loaded.calibration
-    finally:
-        loaded.close()
 
 
 def table(calibration: Calibration) -> Table:

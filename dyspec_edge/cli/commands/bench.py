@@ -14,6 +14,7 @@ import click
 
 from dyspec_edge.cli import background, model_choice, options
 from dyspec_edge.cli.background import Progress
+from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
 from dyspec_edge.cli.terminal import Bar, Terminal
 from dyspec_edge.errors import Cancelled, OptionError
 
@@ -22,12 +23,11 @@ if TYPE_CHECKING:
     from dyspec_edge.bench.session import Session, Wanted
     from dyspec_edge.engine import EngineConfig
 
-INTERRUPTED = 130
 MEMORY = 3600.0
 """Seconds that the time left looks back on: runs are long, and not alike."""
 
 
-@click.group(cls=options.CommandGroup)
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Run policies side by side on the same work, and report."""
 
@@ -135,7 +135,7 @@ def fit_sequoia(**typed: Any) -> None:
                     on_progress=tell,
                 )
 
-            found += [{"verify": verify, **asdict(fit)} for fit in background.awaited(fit, bar)]
+            found += [{"verify": verify, **asdict(fit)} for fit in background.run(fit, bar)]
     terminal.text(acceptance(found) + "\n")
     terminal.json({"prompts": [prompt.id for prompt in prompts], "fits": found})
 
@@ -173,7 +173,7 @@ def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: T
     for path in models:
         inspect_file(path)  # a file that is no model is not worth hashing
     with Bar(terminal) as bar:
-        found = background.awaited(
+        found = background.run(
             lambda tell: hashes(models, lambda x: tell("hashing models", x)), bar
         )
     where = conditions(found, config.num_threads or physical_cores(), "dyspec-edge")
@@ -186,7 +186,7 @@ def _perform(session: Session, config: EngineConfig, fresh: bool, terminal: Term
     from dyspec_edge.bench.stage import Stage
 
     with Bar(terminal) as bar:
-        stage = background.awaited(
+        stage = background.run(
             lambda tell: Stage(config, session.lanes, fresh=fresh, on_progress=tell), bar
         )
     num_runs = len(session.remaining)
@@ -205,9 +205,9 @@ def _perform(session: Session, config: EngineConfig, fresh: bool, terminal: Term
     try:
         with (
             Bar(terminal, memory=MEMORY) as bar,
-            background.Work(job, cancel=stage.cancel) as running,
+            background.Job(job, cancel=stage.cancel) as running,
         ):
-            for _ in background.shown(running, bar):
+            for _ in background.with_bar(running, bar):
                 pass
     except Cancelled:
         return True
