@@ -98,14 +98,21 @@ export function Timeline({ steps, chosen, onChoose }: TimelineProps) {
 const PRICE_HEIGHT = 120;
 const EDGE = { left: 46, right: 10, top: 8, bottom: 20 };
 
-/** Seconds of a pass against its rows, for target and draft; the step's own rows are marked. */
-export function PriceChart({ prices, rows }: { prices: Prices; rows: number }) {
+interface PriceChartProps {
+  prices: Prices;
+  /** Rows and seconds of the step's own pass, which is marked. */
+  rows: number;
+  seconds: number;
+}
+
+/** Seconds of a pass against its rows, for target and draft. */
+export function PriceChart({ prices, rows, seconds }: PriceChartProps) {
   const { element, width } = useWidth();
   const target = curve(prices.target);
   const draft = curve(prices.draft);
   const points = [...target, ...draft];
   const mostRows = Math.max(...points.map((point) => point.rows), rows, 2);
-  const mostSeconds = Math.max(...points.map((point) => point.seconds), 1e-9);
+  const mostSeconds = Math.max(...points.map((point) => point.seconds), seconds);
   const x = (value: number) =>
     EDGE.left + (Math.log2(value) / Math.log2(mostRows)) * Math.max(0, width - EDGE.left - EDGE.right);
   const y = (value: number) =>
@@ -128,7 +135,6 @@ export function PriceChart({ prices, rows }: { prices: Prices; rows: number }) {
             {value}
           </text>
         ))}
-        {rows > 0 && <path class="marker-line" d={`M${x(rows)},${EDGE.top}V${y(0)}`} />}
         {[target, draft].map((points, which) => {
           const name = which === 0 ? "target" : "draft";
           return (
@@ -140,6 +146,7 @@ export function PriceChart({ prices, rows }: { prices: Prices; rows: number }) {
             </g>
           );
         })}
+        {rows > 0 && <circle class="ring" cx={x(rows)} cy={y(seconds)} r={5} />}
       </svg>
     </div>
   );

@@ -71,7 +71,15 @@ function Composer({ busy, onSend, onStop }: { busy: boolean; onSend: (text: stri
         }}
       />
       {busy ? (
-        <button type="button" class="stop" onClick={onStop}>
+        <button
+          type="button"
+          class="stop"
+          title="Escape does the same"
+          onClick={() => {
+            onStop();
+            field.current?.focus();
+          }}
+        >
           Stop
         </button>
       ) : (
@@ -108,11 +116,14 @@ interface LogProps {
 function Log({ conversation, connection, shown, onShow, onSettings }: LogProps) {
   const { turns } = conversation;
   const { element, onScroll } = useStickyScroll(turns);
+  // The button that was pressed goes away: keep the keyboard in the conversation.
   const edit = (at: number, text: string) => {
+    element.current?.focus();
     onShow(null);
     void conversation.edit(at, text, connection);
   };
   const regenerate = (at: number) => {
+    element.current?.focus();
     onShow(null);
     void conversation.regenerate(at, connection);
   };

@@ -88,10 +88,11 @@ function Figures({ step }: { step: Step }) {
   const checked = step.nodes.filter((node, at) => at > 0 && node.checked).length;
   const figures: [string, string][] = [
     ["drafted", counted(Math.max(0, step.nodes.length - 1), "node")],
-    ["checked", `${checked}, ${acceptedTokens(step)} accepted`],
-    ["target pass", counted(step.rows, "row")],
-    ["draft", counted(step.draft_passes, "pass", "passes")],
+    ["checked", counted(checked, "node")],
+    ["accepted", counted(acceptedTokens(step), "node")],
     ["gave", counted(step.emitted.length, "token")],
+    ["target’s pass", counted(step.rows, "row")],
+    ["draft", counted(step.draft_passes, "pass", "passes")],
     ["took", duration(step.seconds)],
     ["speed", rate(step.tokens_per_second)],
   ];
@@ -118,11 +119,13 @@ function PricesOf({ step }: { step: Step }) {
         A plain pass costs {duration(plain.seconds)}. This step took as long as <b>{worth.toFixed(1)}</b> of
         them and gave <b>{counted(step.emitted.length, "token")}</b>.
       </p>
-      <PriceChart prices={step.prices} rows={step.rows} />
+      <PriceChart prices={step.prices} rows={step.rows} seconds={step.target_seconds} />
       <p class="keys">
         <span class="key target">target</span>
         <span class="key draft">draft</span>
-        <span class="muted">dashed: this step’s {counted(step.rows, "row")}</span>
+        <span class="muted">
+          ring: this step’s pass, {counted(step.rows, "row")} in {duration(step.target_seconds)}
+        </span>
       </p>
       <details>
         <summary>Prices as a table</summary>

@@ -92,16 +92,6 @@ export function TreeDrawing({ nodes, onChoose }: Props) {
     return () => watch.disconnect();
   }, []);
 
-  // Trees are often higher than their frame: begin where the root is.
-  useEffect(() => {
-    const element = frame.current;
-    const root = placed[0];
-    if (element && root) {
-      element.scrollTop = ((root.y + NODE_HEIGHT) / (height || 1)) * element.scrollHeight - element.clientHeight / 2;
-      element.scrollLeft = 0;
-    }
-  }, [placed, height]);
-
   const choose = (node: ShownNode) => {
     setFocused(node.index);
     onChoose(node);
@@ -118,6 +108,15 @@ export function TreeDrawing({ nodes, onChoose }: Props) {
   const fullHeight = height + 2 * MARGIN;
   const scale = room ? Math.min(1, Math.max(SMALLEST, room / fullWidth)) : 1;
   const path = placed.filter(({ node }) => node.kind === "accepted" || node.kind === "own");
+
+  // Trees are often higher than their frame: begin where the accepted path is.
+  useEffect(() => {
+    const element = frame.current;
+    const way = path.length > 0 ? path : placed.slice(0, 1);
+    const middle = way.reduce((sum, place) => sum + place.y, 0) / (way.length || 1) + MARGIN;
+    element?.scrollTo({ left: 0, top: middle * scale - element.clientHeight / 2 });
+  }, [placed, scale]);
+
   return (
     <div class="tree-frame" ref={frame}>
       <svg

@@ -23,6 +23,7 @@ export function percent(share: number): string {
 }
 
 export function duration(seconds: number): string {
+  if (seconds === 0) return "0\u00a0ms";
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)}\u00a0ms`;
   return seconds < 0.9995 ? `${Math.round(seconds * 1000)}\u00a0ms` : `${seconds.toFixed(2)}\u00a0s`;
 }

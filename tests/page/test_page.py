@@ -152,6 +152,14 @@ def test_edit_and_regenerate(chat: Page, server: FakeServer) -> None:
     assert len(server.script.requests) == 4
 
 
+def test_copy_takes_the_markdown(open_page: Callable[..., Page], server: FakeServer) -> None:
+    page = open_page(server.address, permissions=["clipboard-read", "clipboard-write"])
+    ask(page)
+    finished(page).get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == TEXT
+
+
 def test_trees_of_an_earlier_reply(chat: Page, server: FakeServer) -> None:
     ask(chat)
     finished(chat)
