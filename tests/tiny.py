@@ -131,6 +131,7 @@ def write_model(
     noise: float = 0.0,
     noise_seed: int = 1,
     bias: Array | None = None,
+    order: NDArray[np.int32] | None = None,
     logit_std: float = LOGIT_STD,
     chat_template: str | None = None,
     architecture: Architecture = "llama",
@@ -148,6 +149,7 @@ def write_model(
             0 is the target itself; the table above says what others give.
         noise_seed: of that noise.
         bias: logit bias of each id, by default `vocabulary.bias()`.
+        order: ids by the row that they get; None leaves id i in row i.  The tokenizer stays.
         logit_std: spread of the logits over the tokens; larger is more certain.
         chat_template: Jinja text for the file's metadata.
         architecture: "llama", "gemma3" (sliding window in five of six layers) or "mamba".
@@ -176,6 +178,9 @@ def write_model(
     if noise:
         _add_noise(weights, noise, np.random.default_rng(noise_seed))
     _set_constant(weights, vocabulary.bias() if bias is None else bias, architecture)
+    if order is not None:
+        for name in ("token_embd.weight", "output.weight"):
+            weights[name] = weights[name][order]
     for name, tensor in weights.items():
         writer.add_tensor(name, np.ascontiguousarray(tensor, np.float32))
     writer.write_header_to_file()

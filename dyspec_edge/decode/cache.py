@@ -16,6 +16,7 @@ probabilities or why a node exists.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 
@@ -123,21 +124,10 @@ class TreeCache:
         if code < 0:
             self.check(code, len(nodes))
 
-    def draft_pass(
-        self, tree: TokenTree, *, vocab_limit: int, excluded: npt.NDArray[np.int32]
-    ) -> native.DraftPass:
-        """Passes of a draft over `tree` that go on to ranked candidates.
-
-        `hold` what they had to read first; `check` a negative code.
-        """
-        candidates = self.context.candidates
-        return native.DraftPass(
-            self._cells,
-            tree,
-            vocab_limit=vocab_limit,
-            excluded=excluded,
-            device=candidates.shared if candidates is not None else None,
-        )
+    @property
+    def address(self) -> int:
+        """Of the dyspec_cache; valid as long as this object lives."""
+        return ctypes.addressof(self._cells.struct)
 
     def verification(
         self, draft: TreeCache | None, sampler: native.TargetSampler, tree: TokenTree

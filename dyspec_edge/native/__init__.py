@@ -11,14 +11,19 @@ from __future__ import annotations
 from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, Batch, abort_callback_address
 from dyspec_edge.native.cache import DecodeFailed, SequenceCache
 from dyspec_edge.native.device import DeviceTopK
-from dyspec_edge.native.drafting import DraftPass
 from dyspec_edge.native.expansion import Expansion
-from dyspec_edge.native.library import LLAMA_FUNCTIONS, SAMPLER_FUNCTIONS, address_of
+from dyspec_edge.native.handle import Handle
+from dyspec_edge.native.library import (
+    LLAMA_FUNCTIONS,
+    SAMPLER_FUNCTIONS,
+    address_of,
+    lib,
+    pointer,
+)
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
 from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.proposer import Proposer
-from dyspec_edge.native.ranking import CandidateOrder
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 from dyspec_edge.native.sampling import TargetSampler
 from dyspec_edge.native.tree import Tree, tree_struct
@@ -31,11 +36,10 @@ __all__ = [
     "WIDTHS",
     "AbortFlag",
     "Batch",
-    "CandidateOrder",
     "DecodeFailed",
     "DeviceTopK",
-    "DraftPass",
     "Expansion",
+    "Handle",
     "Plan",
     "Planner",
     "Proposer",
@@ -51,7 +55,9 @@ __all__ = [
     "draw",
     "fill_candidates",
     "gumbel",
+    "lib",
     "philox",
+    "pointer",
     "simd",
     "topk",
     "tree_struct",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.library import ExpansionStruct, Int32s, lib, pointer
+from dyspec_edge.native.handle import Handle
+from dyspec_edge.native.library import Int32s, lib, pointer
 from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.tree import Tree
-
-_SLOT = np.dtype([("value", np.float64), ("node", np.int32), ("rank", np.int32)])
 
 
 class Expansion:
@@ -43,29 +40,20 @@ class Expansion:
         by_layer: bool = False,
         eog: npt.ArrayLike = (),
     ) -> None:
-        capacity = tree.struct.capacity
-        sorted_eog = np.unique(np.asarray(eog, np.int32))
-        remaining = np.zeros(capacity, np.float64)
-        heap = np.zeros(capacity + 1, _SLOT)
-        scratch = np.zeros(capacity + 1, _SLOT)
-        order = np.zeros(2 * capacity, np.int32)
-        self._nodes = np.zeros(capacity, np.int32)
-        self._address = pointer(self._nodes, np.int32, capacity)
-        self._tree = tree
-        # What the pointers below point to lives as long as this object.
-        self._arrays = (sorted_eog, remaining, heap, scratch, order)
-        self._struct = ExpansionStruct(
-            tree=ctypes.pointer(tree.struct),
-            remaining=remaining.ctypes.data,
-            heap=heap.ctypes.data,
-            scratch=scratch.ctypes.data,
-            order=order.ctypes.data,
-            eog=sorted_eog.ctypes.data,
-            n_eog=len(sorted_eog),
-            max_nodes=max_nodes,
-            max_leaves=max_leaves,
-            by_layer=by_layer,
+        ends = np.unique(np.asarray(eog, np.int32))
+        address = lib.dyspec_expansion_create(
+            tree.struct,
+            max_nodes,
+            max_leaves,
+            by_layer,
+            pointer(ends, np.int32, len(ends)),
+            len(ends),
         )
+        self._handle = Handle(address, lib.dyspec_expansion_free)
+        self._tree = tree  # the native object points to it
+        self._limits = max_nodes, max_leaves
+        self._nodes = np.zeros(tree.struct.capacity, np.int32)
+        self._pointer = pointer(self._nodes, np.int32, len(self._nodes))
         self.reset(max_depth=max_depth, threshold=threshold)
 
     def reset(self, *, max_depth: int, threshold: float = 0.0) -> None:
@@ -76,18 +64,17 @@ class Expansion:
         Raises:
             ValueError: limits that the arrays cannot hold.
         """
-        x = self._struct
-        x.max_depth, x.threshold = max_depth, threshold
-        if lib.dyspec_expansion_reset(x) < 0:
+        if lib.dyspec_expansion_reset(self._handle.address, max_depth, threshold) < 0:
+            num_nodes, num_leaves = self._limits
             raise ValueError(
-                f"{x.max_nodes} nodes, {x.max_leaves} leaves, {max_depth} layers "
+                f"{num_nodes} nodes, {num_leaves} leaves, {max_depth} layers "
                 f"for a tree of {self._tree.struct.capacity} nodes"
             )
 
     @property
     def num_leaves(self) -> int:
         """Leaves of the tree; the root alone is one."""
-        return int(self._struct.n_leaves)
+        return int(lib.dyspec_expansion_n_leaves(self._handle.address))
 
     def run(self) -> Int32s:
         """Draw nodes until candidates of a node are needed that is not evaluated yet.
@@ -97,7 +84,7 @@ class Expansion:
             that is needed and those that will most likely be (with `by_layer`: of its depth).
             Empty when the tree is full or no slot is left above the threshold.
         """
-        n = lib.dyspec_expansion_run(self._struct, self._address)
+        n = lib.dyspec_expansion_run(self._handle.address, self._pointer)
         pending: Int32s = self._nodes[:n].copy()
         return pending
 
@@ -110,6 +97,12 @@ class Expansion:
         Raises:
             Whatever the proposer does.
         """
-        n = lib.dyspec_expansion_grow(self._struct, proposer.function, proposer.data, self._address)
+        n = lib.dyspec_expansion_grow(
+            self._handle.address, proposer.function, proposer.data, self._pointer
+        )
         proposer.check(n)
         return self._nodes[:n]
+
+    def close(self) -> None:
+        """Free the native object.  Idempotent."""
+        self._handle.close()

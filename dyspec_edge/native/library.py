@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_double, c_int8, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import POINTER, c_double, c_float, c_int8, c_int32, c_int64, c_uint32, c_uint64
 from ctypes import c_void_p as address_t
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -33,37 +33,6 @@ class TreeStruct(ctypes.Structure):
         *((name, address_t) for name in ("confidence", "value", "terminal")),
         *((name, address_t) for name in ("cand_ids", "cand_probs", "n_cand")),
         *((name, c_int32) for name in ("n_nodes", "capacity", "n_ranks")),
-    )
-
-
-class ExpansionStruct(ctypes.Structure):
-    """dyspec_expansion, field by field."""
-
-    _fields_ = (
-        ("tree", POINTER(TreeStruct)),
-        *((name, address_t) for name in ("remaining", "heap", "scratch", "order", "eog")),
-        ("threshold", c_double),
-        *((name, c_int32) for name in ("n_eog", "max_nodes")),
-        *((name, c_int32) for name in ("max_leaves", "max_depth", "by_layer")),
-        *((name, c_int32) for name in ("n_leaves", "heap_size")),
-    )
-
-
-class PlannerStruct(ctypes.Structure):
-    """dyspec_planner, field by field."""
-
-    _fields_ = (
-        ("tree", POINTER(TreeStruct)),
-        *((name, address_t) for name in ("eog", "target")),
-        *((name, address_t) for name in ("order", "chosen", "scratch", "values", "flags")),
-        *((name, c_double) for name in ("acceptance", "worth", "left")),
-        *((name, c_double * 3) for name in ("first", "later")),
-        *((name, c_int32) for name in ("n_eog", "n_rows")),
-        *((name, c_int32) for name in ("n_children_max", "max_leaves", "max_depth")),
-        ("may_draft", c_int32),
-        ("max_confidence", ctypes.c_float),
-        ("drafts", c_int32),
-        ("price", c_double),
     )
 
 
@@ -100,16 +69,6 @@ class CacheStruct(ctypes.Structure):
         *((name, c_int32) for name in ("decode_code", "n_passes")),
         ("n_rows", c_int64),
         *((name, c_double) for name in ("decode_seconds", "sequence_seconds")),
-    )
-
-
-class RankingStruct(ctypes.Structure):
-    """dyspec_ranking."""
-
-    _fields_ = (
-        ("seed", c_uint64),
-        *((name, c_double) for name in ("temperature", "draft_temperature", "top_p", "min_p")),
-        *((name, c_int32) for name in ("top_k", "residual", "noisy")),
     )
 
 
@@ -152,22 +111,6 @@ class VerificationStruct(ctypes.Structure):
     )
 
 
-class DrafterStruct(ctypes.Structure):
-    """dyspec_drafter, field by field."""
-
-    _fields_ = (
-        ("cache", POINTER(CacheStruct)),
-        ("device", address_t),
-        ("tree", POINTER(TreeStruct)),
-        ("ranking", RankingStruct),
-        *((name, address_t) for name in ("excluded", "bias_ids", "bias", "unread", "nodes")),
-        *((name, address_t) for name in ("logits", "pass_rows", "pass_seconds")),
-        *((name, c_int32) for name in ("max_passes", "n_passes", "n_excluded")),
-        *((name, c_int32) for name in ("n_bias", "n_unread", "first_index", "vocab_limit")),
-        ("rows_seconds", c_double),
-    )
-
-
 DEVICE_FUNCTIONS = (
     *(f"ggml_{name}" for name in ("nelements", "view_1d", "cont", "reshape_2d", "top_k")),
     *(f"ggml_{name}" for name in ("get_rows", "soft_max", "set_output")),
@@ -205,11 +148,15 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int32,
         [POINTER(DeviceStruct), address_t, address_t, c_int32, *[address_t] * 3],
     ),
-    "dyspec_philox": (None, [address_t] * 3),
     "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
-    "dyspec_rank": (c_int32, [POINTER(RankingStruct), c_int32, c_int32, *[address_t] * 6]),
+    "dyspec_ranking_create": (
+        address_t,
+        [c_uint64, *[c_double] * 4, *[c_int32] * 3, address_t, address_t, c_int32],
+    ),
+    "dyspec_ranking_free": (None, [address_t]),
+    "dyspec_rank": (c_int32, [address_t, c_int32, c_int32, *[address_t] * 6]),
     "dyspec_apply": (None, [POINTER(SamplerStruct), address_t, POINTER(CandidatesStruct)]),
     "dyspec_sample": (c_int32, [POINTER(SamplerStruct), address_t, c_uint32]),
     "dyspec_accept": (None, [POINTER(SamplerStruct), c_int32]),
@@ -220,10 +167,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
             *[address_t, POINTER(c_int32)],
         ],
     ),
-    "dyspec_expansion_reset": (c_int32, [POINTER(ExpansionStruct)]),
-    "dyspec_expansion_run": (c_int32, [POINTER(ExpansionStruct), address_t]),
-    "dyspec_plan": (c_int32, [POINTER(PlannerStruct), address_t]),
-    "dyspec_enter": (c_int32, [POINTER(PlannerStruct), address_t, c_int32]),
     "dyspec_place": (
         c_int32,
         [
@@ -245,9 +188,39 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_commit": (c_int32, [POINTER(CacheStruct), address_t, c_int32]),
     "dyspec_verify": (c_int32, [POINTER(VerificationStruct), address_t, c_int32, c_uint32]),
     "dyspec_forget": (None, [POINTER(CacheStruct), c_int32]),
-    "dyspec_draft": (c_int32, [address_t, address_t, c_int32]),
-    "dyspec_expansion_grow": (c_int32, [POINTER(ExpansionStruct), *[address_t] * 3]),
-    "dyspec_planner_grow": (c_int32, [POINTER(PlannerStruct), *[address_t] * 3]),
+    "dyspec_drafter_create": (address_t, [address_t, c_int32, address_t, c_int32]),
+    "dyspec_drafter_free": (None, [address_t]),
+    "dyspec_drafter_find_on": (None, [address_t, address_t]),
+    "dyspec_drafter_start_step": (
+        None,
+        [address_t, POINTER(TreeStruct), address_t, address_t, c_int32, c_int32],
+    ),
+    "dyspec_drafter_propose": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_drafter_passes": (c_int32, [*[address_t] * 3, c_int32]),
+    "dyspec_drafter_rows_seconds": (c_double, [address_t]),
+    "dyspec_expansion_create": (
+        address_t,
+        [POINTER(TreeStruct), *[c_int32] * 3, address_t, c_int32],
+    ),
+    "dyspec_expansion_free": (None, [address_t]),
+    "dyspec_expansion_reset": (c_int32, [address_t, c_int32, c_double]),
+    "dyspec_expansion_grow": (c_int32, [address_t] * 4),
+    "dyspec_planner_create": (
+        address_t,
+        [POINTER(TreeStruct), *[c_int32] * 3, c_float, address_t, c_int32],
+    ),
+    "dyspec_planner_free": (None, [address_t]),
+    "dyspec_planner_set_prices": (
+        None,
+        [address_t, address_t, *[c_double] * 3, c_int32, address_t, address_t],
+    ),
+    "dyspec_planner_plan": (c_int32, [address_t, address_t, POINTER(c_int32)]),
+    "dyspec_planner_grow": (c_int32, [address_t] * 4),
+    "dyspec_tree_layout": (c_int32, [address_t, c_int32]),
+    "dyspec_philox": (None, [address_t] * 3),
+    "dyspec_expansion_run": (c_int32, [address_t, address_t]),
+    "dyspec_expansion_n_leaves": (c_int32, [address_t]),
+    "dyspec_planner_enter": (c_int32, [address_t, address_t, c_int32]),
 }
 
 

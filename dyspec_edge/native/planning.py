@@ -9,12 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.library import Int32s, PlannerStruct, lib, pointer
+from dyspec_edge.native.handle import Handle
+from dyspec_edge.native.library import Int32s, lib, pointer
 from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.tree import Tree
 
 WIDTHS = (1, 4, 16)
 """Nodes of one draft pass that are considered, as planning.cpp has them."""
+
+
+_PRICES = ctypes.c_double * len(WIDTHS)
 
 
 class Plan(NamedTuple):
@@ -35,8 +39,7 @@ class Planner:
 
     Args:
         tree: to be grown.
-        target_seconds: float64[n + 1], seconds of a target pass by its rows, n of them at most;
-            may change between calls, must not be replaced.
+        num_rows: of the largest target pass.
         num_children: children that enter per drafted node, K.
         max_leaves: leaves of a target pass and branches of the draft.
         max_confidence: confidences of drafted children are cut to it.
@@ -46,44 +49,34 @@ class Planner:
     def __init__(
         self,
         tree: Tree,
-        target_seconds: npt.NDArray[np.float64],
+        num_rows: int,
         *,
         num_children: int,
         max_leaves: int,
         max_confidence: float,
         eog: npt.ArrayLike = (),
     ) -> None:
-        capacity = tree.struct.capacity
-        num_rows = len(target_seconds) - 1
-        sorted_eog = np.unique(np.asarray(eog, np.int32))
-        order, flags = np.zeros(capacity, np.int32), np.zeros(capacity, np.uint8)
-        chosen, scratch = np.zeros(num_rows, np.int32), np.zeros(3 * num_rows, np.int32)
-        values = np.zeros(num_rows)
-        self._nodes = np.zeros(max(num_rows, WIDTHS[-1]), np.int32)
-        self._address = pointer(self._nodes, np.int32, len(self._nodes))
-        self._tree = tree
-        # What the pointers below point to lives as long as this object.
-        working = (sorted_eog, order, flags, chosen, scratch, values)
-        self._arrays = (target_seconds, working)
-        self._struct = PlannerStruct(
-            tree=ctypes.pointer(tree.struct),
-            eog=sorted_eog.ctypes.data,
-            target=pointer(target_seconds, np.float64, num_rows + 1),
-            order=order.ctypes.data,
-            chosen=chosen.ctypes.data,
-            scratch=scratch.ctypes.data,
-            values=values.ctypes.data,
-            flags=flags.ctypes.data,
-            n_eog=len(sorted_eog),
-            n_rows=num_rows,
-            n_children_max=num_children,
-            max_leaves=max_leaves,
-            max_confidence=max_confidence,
+        ends = np.unique(np.asarray(eog, np.int32))
+        address = lib.dyspec_planner_create(
+            tree.struct,
+            num_rows,
+            num_children,
+            max_leaves,
+            max_confidence,
+            pointer(ends, np.int32, len(ends)),
+            len(ends),
         )
+        self._handle = Handle(address, lib.dyspec_planner_free)
+        self._tree = tree  # the native object points to it
+        self._num_rows = num_rows
+        self._nodes = np.zeros(max(num_rows, WIDTHS[-1]), np.int32)
+        self._pointer = pointer(self._nodes, np.int32, len(self._nodes))
+        self._drafts = ctypes.c_int32()
 
     def set_prices(
         self,
         *,
+        target: npt.NDArray[np.float64],
         acceptance: float,
         worth: float,
         left: float,
@@ -94,6 +87,7 @@ class Planner:
         """Say what things cost now.
 
         Args:
+            target: float64[num_rows + 1], seconds of a target pass by its rows.
             acceptance: chance that the draft's first child is right.
             worth: tokens that a second is worth.
             left: seconds that the step may still cost.
@@ -101,11 +95,16 @@ class Planner:
             first: seconds of a draft pass over 1, 4 and 16 nodes now; None: nothing is drafted.
             later: and of a following pass.
         """
-        x = self._struct
-        x.acceptance, x.worth, x.left, x.max_depth = acceptance, worth, left, max_depth
-        x.may_draft = first is not None
-        x.first[:] = first or later
-        x.later[:] = later
+        lib.dyspec_planner_set_prices(
+            self._handle.address,
+            pointer(target, np.float64, self._num_rows + 1),
+            acceptance,
+            worth,
+            left,
+            max_depth,
+            _PRICES(*first) if first is not None else None,
+            _PRICES(*later),
+        )
 
     def plan(self) -> Plan:
         """What is best now.
@@ -113,12 +112,10 @@ class Planner:
         Raises:
             ValueError: limits that the arrays cannot hold.
         """
-        n = lib.dyspec_plan(self._struct, self._address)
+        n = lib.dyspec_planner_plan(self._handle.address, self._pointer, self._drafts)
         if n < 0:
-            raise ValueError(
-                f"a tree of {self._tree.struct.n_nodes} nodes, {self._struct.n_rows} rows"
-            )
-        return Plan(bool(self._struct.drafts), self._nodes[:n].copy())
+            raise ValueError(f"a tree of {self._tree.struct.n_nodes} nodes, {self._num_rows} rows")
+        return Plan(bool(self._drafts.value), self._nodes[:n].copy())
 
     def enter(self, nodes: Int32s) -> None:
         """Add the children of nodes that the draft has evaluated, and compute P anew.
@@ -126,7 +123,8 @@ class Planner:
         Raises:
             ValueError: no room for them, or a node that does not exist.
         """
-        if lib.dyspec_enter(self._struct, pointer(nodes, np.int32, len(nodes)), len(nodes)) < 0:
+        address = pointer(nodes, np.int32, len(nodes))
+        if lib.dyspec_planner_enter(self._handle.address, address, len(nodes)) < 0:
             raise ValueError(f"children of nodes {nodes.tolist()} cannot be entered")
 
     def grow(self, proposer: Proposer) -> Int32s:
@@ -139,6 +137,12 @@ class Planner:
             Whatever the proposer does.
             ValueError: limits that the arrays cannot hold.
         """
-        n = lib.dyspec_planner_grow(self._struct, proposer.function, proposer.data, self._address)
+        n = lib.dyspec_planner_grow(
+            self._handle.address, proposer.function, proposer.data, self._pointer
+        )
         proposer.check(n)
         return self._nodes[:n]
+
+    def close(self) -> None:
+        """Free the native object.  Idempotent."""
+        self._handle.close()

@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 8
+#define DYSPEC_ABI_VERSION 9
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -126,9 +126,6 @@ DYSPEC_API int32_t dyspec_device_read(const dyspec_device *device, struct llama_
 
 // ---- counter-based noise ----------------------------------------------------------------
 
-// Philox4x32-10 (Salmon et al., 2011): out[4] of counter[4] under key[2].
-DYSPEC_API void dyspec_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out);
-
 // out[i] = (x + 1/2) 2^-32 with x = word (token & 3) of Philox at counter
 // (index, token >> 2, stream, 0) under the key `seed`.  Strictly between 0 and 1.
 DYSPEC_API int32_t dyspec_uniform(uint64_t seed, uint32_t index, uint32_t stream,
@@ -148,26 +145,28 @@ DYSPEC_API int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint6
 // How a draft's most probable tokens become candidates.  `match` ranks them by the logit, with
 // the target's own noise (times the temperature) if `noisy`; `residual` draws them without
 // replacement from the soft-max at the draft's temperature, with noise of their own.
-typedef struct dyspec_ranking {
-    uint64_t seed;
-    double temperature;       // the target's; 0 is greedy and takes no noise and no cut
-    double draft_temperature; // of the soft-max; 0: 1 under match, the target's under residual
-    double top_p;
-    double min_p;
-    int32_t top_k; // 0: no cut
-    int32_t residual;
-    int32_t noisy;
-} dyspec_ranking;
+typedef struct dyspec_ranking dyspec_ranking;
+
+// temperature and cuts (top_k 0: none) are the target's; at temperature 0 there is no noise and no
+// cut.  draft_temperature is that of the soft-max; 0: 1 under match, the target's under residual.
+// bias [n_bias] is added to the logits of bias_ids.  NULL: no memory.
+DYSPEC_API dyspec_ranking *dyspec_ranking_create(uint64_t seed, double temperature,
+                                                 double draft_temperature, double top_p,
+                                                 double min_p, int32_t top_k, int32_t residual,
+                                                 int32_t noisy, const int32_t *bias_ids,
+                                                 const float *bias, int32_t n_bias);
+DYSPEC_API void dyspec_ranking_free(dyspec_ranking *ranking);
 
 // Orders the k (at most 256) candidates of each row for drawing.  ids [n_rows, k] in and out,
-// logits [n_rows, k] with -inf where a token must not be drafted, index and stream [n_rows] as in
-// dyspec_gumbel.  probs [n_rows, k]: inside the target's cuts the soft-max of what ranks.  Behind
-// them stand those outside: under match by logit, with the plain soft-max; under residual with 0,
-// in the order of a uniform draw.  What must not be drafted comes last, as -1.  usable [n_rows]:
-// candidates that may be ranked (match), or that have a probability (residual).  Returns n_rows.
+// logits [n_rows, k] with -inf where a token must not be drafted, index [n_rows] that of the token
+// below the row's node, nodes [n_rows] what numbers the noise under residual.  probs [n_rows, k]:
+// inside the target's cuts the soft-max of what ranks.  Behind them stand those outside: under
+// match by logit, with the plain soft-max; under residual with 0, in the order of a uniform draw.
+// What must not be drafted comes last, as -1.  usable [n_rows]: candidates that may be ranked
+// (match), or that have a probability (residual).  Returns n_rows.
 DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k,
-                               int32_t *ids, const float *logits, const uint32_t *index,
-                               const uint32_t *stream, float *probs, int32_t *usable);
+                               int32_t *ids, const float *logits, const int32_t *index,
+                               const int32_t *nodes, float *probs, int32_t *usable);
 
 // ---- the target's own token -------------------------------------------------------------
 
@@ -223,88 +222,6 @@ typedef struct dyspec_tree {
     int32_t capacity;
     int32_t n_ranks;
 } dyspec_tree;
-
-// ---- expansion --------------------------------------------------------------------------
-
-typedef struct dyspec_slot {
-    double value;
-    int32_t node;
-    int32_t rank;
-} dyspec_slot;
-
-// A tree that grows (DySpec, Algorithms 1 and 2).  A slot (node, rank) is worth the node's path
-// product times the draft mass that is still undrawn there; it never depends on the token to be
-// drawn.
-typedef struct dyspec_expansion {
-    dyspec_tree *tree;
-    // working memory
-    double *remaining;    // [capacity]
-    dyspec_slot *heap;    // [capacity + 1]
-    dyspec_slot *scratch; // [capacity + 1]
-    int32_t *order;       // [2 * capacity]
-    // end-of-generation ids, ascending
-    const int32_t *eog;
-    double threshold;
-    int32_t n_eog;
-    int32_t max_nodes; // without the root
-    int32_t max_leaves;
-    int32_t max_depth;
-    int32_t by_layer; // 0: best slot first; 1: shallower first, then the best
-    // state
-    int32_t n_leaves;
-    int32_t heap_size;
-} dyspec_expansion;
-
-// Start from the root alone, not evaluated.  All of node 0 but its token is written.
-DYSPEC_API int32_t dyspec_expansion_reset(dyspec_expansion *x);
-
-// Draw until the tree is full, no slot is above the threshold, or the best slot belongs to a node
-// that is not evaluated.  Returns how many nodes are to be evaluated, 0 when finished; `pending`
-// [capacity] takes them, best first: the one that is needed, and those whose first slot is among
-// the best that could still be drawn (by_layer: of the same depth).
-DYSPEC_API int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending);
-
-// ---- planning ---------------------------------------------------------------------------
-
-// A tree whose nodes are bought at measured prices; a node's value is P.
-typedef struct dyspec_planner {
-    dyspec_tree *tree;
-    const int32_t *eog;   // ascending
-    const double *target; // [n_rows + 1], seconds of a target pass by its rows
-    // working memory
-    int32_t *order;   // [capacity]
-    int32_t *chosen;  // [n_rows]
-    int32_t *scratch; // [3 * n_rows]
-    double *values;   // [n_rows]
-    uint8_t *flags;   // [capacity]
-    // prices of this call
-    double acceptance; // chance that the draft's first child is right
-    double worth;      // tokens that a second is worth
-    double left;       // seconds that the step may still cost
-    double first[3];   // seconds of a draft pass over 1, 4, 16 nodes now
-    double later[3];   // and of a following one
-    int32_t n_eog;
-    int32_t n_rows;         // of the largest target pass
-    int32_t n_children_max; // that enter per drafted node
-    int32_t max_leaves;     // of either pass, as sequence ids limit it
-    int32_t max_depth;
-    int32_t may_draft;
-    float max_confidence;
-    int32_t drafts; // out: what `nodes` are for
-    double price;   // out: seconds of the draft pass that is to come
-} dyspec_planner;
-
-// Weigh every n likeliest nodes to verify, and drafting the 1, 4 or 16 likeliest nodes perhaps 1,
-// 4 or 16 deep.  `drafts` says what is best: 1, `nodes` are to be drafted in one pass, then
-// entered; 0, they are to be verified (the root first, depth first).  Nodes that need a leaf or
-// branch beyond max_leaves are left out.  nodes[max(n_rows, 16)].  Returns how many there are.
-DYSPEC_API int32_t dyspec_plan(dyspec_planner *x, int32_t *nodes);
-
-// Add the children of nodes that were drafted; a child that was there, copied from the text, gets
-// the draft's confidence, or 0 if it is not among them.  A node without candidates keeps what it
-// has, and nothing is drafted below it.  Then P is computed anew everywhere.
-// Returns the size of the tree.
-DYSPEC_API int32_t dyspec_enter(dyspec_planner *x, const int32_t *nodes, int32_t n);
 
 // ---- sequence ids and masks -------------------------------------------------------------
 
@@ -444,47 +361,117 @@ DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);
 
 // ---- drafting ---------------------------------------------------------------------------
 
-// Finds the candidates of `nodes` and writes them into the tree.  Returns 0 or a dyspec_error.
+// Finds the candidates of `nodes` and writes them into a tree.  Returns 0 or a dyspec_error.
 typedef int32_t (*dyspec_proposer)(void *data, const int32_t *nodes, int32_t n);
 
 // A draft model at work on a tree.
-typedef struct dyspec_drafter {
-    dyspec_cache *cache;
-    const dyspec_device *device; // what finds candidates in the passes; NULL: the host does
-    dyspec_tree *tree;
-    dyspec_ranking ranking;
-    const int32_t *excluded; // [n_excluded], ascending; must not be drafted
-    const int32_t *bias_ids; // [n_bias]
-    const float *bias;
-    const int32_t *unread; // [n_unread], committed with the first pass
-    int32_t *nodes;        // [capacity of the tree], working memory
-    float *logits;         // [n_ranks], working memory
-    int32_t *pass_rows;    // [max_passes], what passes took since n_passes was 0
-    double *pass_seconds;
-    int32_t max_passes;
-    int32_t n_passes;
-    int32_t n_excluded;
-    int32_t n_bias;
-    int32_t n_unread;
-    int32_t first_index; // in the reply, of the token below the root
-    int32_t vocab_limit; // ids at or above it are never drafted
-    double rows_seconds; // total of reducing rows to candidates
-} dyspec_drafter;
+typedef struct dyspec_drafter dyspec_drafter;
+
+// `cache` is the draft's; ids at or above `vocab_limit` and the `excluded` ones, ascending, are
+// never drafted.  NULL: no memory.
+DYSPEC_API dyspec_drafter *dyspec_drafter_create(dyspec_cache *cache, int32_t vocab_limit,
+                                                 const int32_t *excluded, int32_t n_excluded);
+DYSPEC_API void dyspec_drafter_free(dyspec_drafter *drafter);
+
+// From now on candidates are found in the passes, by the samplers of `device`; NULL: by the host.
+DYSPEC_API void dyspec_drafter_find_on(dyspec_drafter *drafter, const dyspec_device *device);
+
+// `tree` and `ranking` serve until the next step.  `unread` is committed with the first pass;
+// first_index is that of the token below the root.
+DYSPEC_API void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
+                                          const dyspec_ranking *ranking, const int32_t *unread,
+                                          int32_t n_unread, int32_t first_index);
 
 // A dyspec_proposer; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
 // lacks has no candidates, nor has what is below it.
-DYSPEC_API int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n);
+DYSPEC_API int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n);
 
-// Draw and evaluate until dyspec_expansion_run is finished.  nodes[capacity] takes the tree, depth
-// first.  Returns its size, or what `propose` gave.
+// Rows and seconds of this step's passes, the first `capacity` of them.  Returns their number.
+DYSPEC_API int32_t dyspec_drafter_passes(const dyspec_drafter *drafter, int32_t *rows,
+                                         double *seconds, int32_t capacity);
+
+// Total of reducing rows to candidates.
+DYSPEC_API double dyspec_drafter_rows_seconds(const dyspec_drafter *drafter);
+
+// ---- expansion --------------------------------------------------------------------------
+
+// A tree that grows (DySpec, Algorithms 1 and 2).  A slot, the place of a node's next child, is
+// worth the node's path product times the draft mass that is still undrawn there; it never depends
+// on the token to be drawn.
+typedef struct dyspec_expansion dyspec_expansion;
+
+// max_nodes: without the root.  by_layer 0: best slot first; 1: shallower first, then the best.
+// eog: ids, ascending, below which nothing grows.  NULL: no memory.
+DYSPEC_API dyspec_expansion *dyspec_expansion_create(dyspec_tree *tree, int32_t max_nodes,
+                                                     int32_t max_leaves, int32_t by_layer,
+                                                     const int32_t *eog, int32_t n_eog);
+DYSPEC_API void dyspec_expansion_free(dyspec_expansion *x);
+
+// Start from the root alone, not evaluated.  All of node 0 but its token is written.
+DYSPEC_API int32_t dyspec_expansion_reset(dyspec_expansion *x, int32_t max_depth, double threshold);
+
+// Draw and evaluate until the tree is full or no slot is above the threshold.  nodes[capacity]
+// takes the tree, depth first.  Returns its size, or what `propose` gave.
 DYSPEC_API int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_proposer propose, void *data,
                                          int32_t *nodes);
 
-// Plan, draft and enter until nothing more is to be drafted; `left` goes down by the price of each
-// pass, and after the first one `later` are the prices.  Returns as dyspec_plan with drafts 0, or
-// what `propose` gave.
+// ---- planning ---------------------------------------------------------------------------
+
+// A tree whose nodes are bought at measured prices; a node's value is P.
+typedef struct dyspec_planner dyspec_planner;
+
+// n_rows: of the largest target pass; n_children_max: that enter per drafted node; max_leaves: of
+// either pass, as sequence ids limit it; eog as for an expansion.  NULL: no memory.
+DYSPEC_API dyspec_planner *dyspec_planner_create(dyspec_tree *tree, int32_t n_rows,
+                                                 int32_t n_children_max, int32_t max_leaves,
+                                                 float max_confidence, const int32_t *eog,
+                                                 int32_t n_eog);
+DYSPEC_API void dyspec_planner_free(dyspec_planner *x);
+
+// What things cost in this step: target[n_rows + 1] seconds of a target pass by its rows, the
+// chance that the draft's first child is right, tokens that a second is worth, seconds that the
+// step may still cost, and seconds of a draft pass over 1, 4, 16 nodes: first[3] now (NULL: nothing
+// is drafted), later[3] of a following one.
+DYSPEC_API void dyspec_planner_set_prices(dyspec_planner *x, const double *target,
+                                          double acceptance, double worth, double left,
+                                          int32_t max_depth, const double *first,
+                                          const double *later);
+
+// Weigh every n likeliest nodes to verify, and drafting the 1, 4 or 16 likeliest nodes perhaps 1,
+// 4 or 16 deep.  `drafts` says what is best: 1, `nodes` are to be drafted in one pass, then
+// entered; 0, they are to be verified (the root first, depth first).  Nodes that need a leaf or
+// branch beyond max_leaves are left out.  nodes[max(n_rows, 16)].  Returns how many there are.
+DYSPEC_API int32_t dyspec_planner_plan(dyspec_planner *x, int32_t *nodes, int32_t *drafts);
+
+// Plan, draft and enter until nothing more is to be drafted; the seconds left go down by the price
+// of each pass, and after the first one `later` are the prices.  Returns as dyspec_planner_plan
+// with drafts 0, or what `propose` gave.
 DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propose, void *data,
                                        int32_t *nodes);
+
+// ---- what only tests call: parts of the above -------------------------------------------
+
+// The size of dyspec_tree, then the offsets of its fields in their order.  Returns the number of
+// entries, at most `capacity`.
+DYSPEC_API int32_t dyspec_tree_layout(int32_t *layout, int32_t capacity);
+
+// Philox4x32-10 (Salmon et al., 2011): out[4] of counter[4] under key[2], the generator of
+// all noise.
+DYSPEC_API void dyspec_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out);
+
+// A part of dyspec_expansion_grow: draw until the tree is full, no slot is above the threshold, or
+// the best slot belongs to a node that is not evaluated.  Returns how many nodes are to be
+// evaluated, 0 when finished; `pending` [capacity] takes them, best first: the one that is needed,
+// and those whose first slot is among the best that could still be drawn (by_layer: of the same
+// depth).
+DYSPEC_API int32_t dyspec_expansion_run(dyspec_expansion *x, int32_t *pending);
+DYSPEC_API int32_t dyspec_expansion_n_leaves(const dyspec_expansion *x);
+
+// A part of dyspec_planner_grow: add the children of nodes that were drafted; a child that was
+// there, copied from the text, gets the draft's confidence, or 0 if it is not among them.  A node
+// without candidates keeps what it has, and nothing is drafted below it.  Then P is computed anew
+// everywhere.  Returns the size of the tree.
+DYSPEC_API int32_t dyspec_planner_enter(dyspec_planner *x, const int32_t *nodes, int32_t n);
 
 #ifdef __cplusplus
 }

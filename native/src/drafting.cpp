@@ -1,17 +1,40 @@
 // The draft phase of a step: a tree asks, a draft model answers, a pass at a time.
 #include "clock.h"
 #include "dyspec.h"
+#include "objects.h"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
+
+struct dyspec_drafter {
+    dyspec_cache *cache;
+    int32_t vocab_limit;
+    std::vector<int32_t> excluded; // ascending
+    const dyspec_device *device = nullptr;
+    // this step
+    dyspec_tree *tree = nullptr;
+    const dyspec_ranking *ranking = nullptr;
+    std::vector<int32_t> unread; // committed with the first pass
+    int32_t first_index = 0;
+    std::vector<int32_t> pass_rows;
+    std::vector<double> pass_seconds;
+    double rows_seconds = 0.0; // total
+    // working memory
+    std::vector<int32_t> nodes;
+    std::vector<float> logits;
+
+    dyspec_drafter(dyspec_cache *cache, int32_t vocab_limit, const int32_t *ids, int32_t n)
+        : cache(cache), vocab_limit(vocab_limit), excluded(ids, ids + n) {}
+};
 
 namespace dyspec {
 namespace {
 
 // The nodes that the draft can read, into x.nodes; the others have no candidates.
-int32_t readable(const dyspec_drafter &x, const int32_t *nodes, int32_t n) {
+void find_readable(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
     const dyspec_tree &tree = *x.tree;
-    int32_t n_readable = 0;
+    x.nodes.clear();
     for (int32_t i = 0; i < n; i++) {
         const int32_t node = nodes[i];
         const int32_t above = tree.parent[node];
@@ -20,37 +43,32 @@ int32_t readable(const dyspec_drafter &x, const int32_t *nodes, int32_t n) {
         if (below_unreadable || tree.token[node] >= x.cache->n_vocab) {
             tree.n_cand[node] = 0;
         } else {
-            x.nodes[n_readable++] = node;
+            x.nodes.push_back(node);
         }
     }
-    return n_readable;
 }
 
-// The largest logits of the i-th of the nodes of the last pass.
-int32_t find_candidates(const dyspec_drafter &x, int32_t i, int32_t *ids, float *logits) {
+// The largest logits of the i-th of the nodes of the last pass, -inf for what must not be drafted.
+int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
     float lse = 0.0f;
+    int32_t code;
     if (x.device == nullptr) {
-        return dyspec_topk(x.cache->row + x.nodes[i], 1, x.vocab_limit, x.tree->n_ranks, ids,
-                           logits, &lse, 1);
+        code = dyspec_topk(x.cache->row + x.nodes[i], 1, x.vocab_limit, x.tree->n_ranks, ids,
+                           x.logits.data(), &lse, 1);
+    } else {
+        // The nodes stand behind what was read with them, and ask for logits as the first ones.
+        const dyspec_batch &batch = x.cache->batch;
+        const int8_t *first = std::find(batch.logits, batch.logits + batch.n_tokens, int8_t(1));
+        const int32_t row = int32_t(first - batch.logits) + int32_t(i);
+        code = dyspec_device_read(x.device, static_cast<llama_context *>(x.cache->context), &row, 1,
+                                  ids, x.logits.data(), &lse);
     }
-    // The nodes stand behind what was read with them, and ask for logits as the first ones.
-    const dyspec_batch &batch = x.cache->batch;
-    const int8_t *first = std::find(batch.logits, batch.logits + batch.n_tokens, int8_t(1));
-    const int32_t row = int32_t(first - batch.logits) + i;
-    return dyspec_device_read(x.device, static_cast<llama_context *>(x.cache->context), &row, 1,
-                              ids, logits, &lse);
-}
-
-// What must not be drafted, and what the user prefers, among a row's largest logits.
-void adjust(const dyspec_drafter &x, const int32_t *ids, float *logits) {
-    for (int32_t i = 0; i < x.tree->n_ranks; i++) {
-        if (std::binary_search(x.excluded, x.excluded + x.n_excluded, ids[i])) {
-            logits[i] = -INFINITY;
-        }
-        for (int32_t b = 0; b < x.n_bias; b++) {
-            logits[i] += ids[i] == x.bias_ids[b] ? x.bias[b] : 0.0f;
+    for (size_t rank = 0; rank < x.logits.size() && !x.excluded.empty(); rank++) {
+        if (std::binary_search(x.excluded.begin(), x.excluded.end(), ids[rank])) {
+            x.logits[rank] = -INFINITY;
         }
     }
+    return code;
 }
 
 } // namespace
@@ -60,70 +78,75 @@ using namespace dyspec;
 
 extern "C" {
 
-int32_t dyspec_draft(void *drafter, const int32_t *nodes, int32_t n) {
+dyspec_drafter *dyspec_drafter_create(dyspec_cache *cache, int32_t vocab_limit,
+                                      const int32_t *excluded, int32_t n_excluded) {
+    return make<dyspec_drafter>(cache, vocab_limit, excluded, n_excluded);
+}
+
+void dyspec_drafter_free(dyspec_drafter *drafter) {
+    delete drafter;
+}
+
+void dyspec_drafter_find_on(dyspec_drafter *drafter, const dyspec_device *device) {
+    drafter->device = device;
+}
+
+void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
+                               const dyspec_ranking *ranking, const int32_t *unread,
+                               int32_t n_unread, int32_t first_index) {
+    dyspec_drafter &x = *drafter;
+    x.tree = tree;
+    x.ranking = ranking;
+    x.unread.assign(unread, unread + n_unread);
+    x.first_index = first_index;
+    x.pass_rows.clear();
+    x.pass_seconds.clear();
+    x.logits.resize(size_t(tree->n_ranks));
+}
+
+int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
     dyspec_drafter &x = *static_cast<dyspec_drafter *>(drafter);
     const dyspec_tree &tree = *x.tree;
-    n = readable(x, nodes, n);
-    if (n == 0) {
+    find_readable(x, nodes, n);
+    if (x.nodes.empty()) {
         return 0;
     }
     const auto started = Clock::now();
-    const int32_t n_rows = dyspec_evaluate(x.cache, x.tree, x.nodes, n, x.unread, x.n_unread);
+    const int32_t n_rows = dyspec_evaluate(x.cache, x.tree, x.nodes.data(), int32_t(x.nodes.size()),
+                                           x.unread.data(), int32_t(x.unread.size()));
     if (n_rows < 0) {
         return n_rows;
     }
-    x.n_unread = 0;
+    x.unread.clear();
     const auto evaluated = Clock::now();
-    for (int32_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < x.nodes.size(); i++) {
         const int32_t node = x.nodes[i];
         const int64_t at = int64_t(node) * tree.n_ranks;
         int32_t *ids = tree.cand_ids + at;
-        const int32_t code = find_candidates(x, i, ids, x.logits);
+        const int32_t code = find_candidates(x, i, ids);
         if (code < 0) {
-            return code <= DYSPEC_E_ROW ? code - i : code;
+            return code <= DYSPEC_E_ROW ? code - int32_t(i) : code;
         }
-        adjust(x, ids, x.logits);
-        const uint32_t index = uint32_t(x.first_index + tree.depth[node]);
-        const uint32_t stream = x.ranking.residual ? uint32_t(1 + node) : 0;
-        dyspec_rank(&x.ranking, 1, tree.n_ranks, ids, x.logits, &index, &stream,
+        const int32_t index = x.first_index + tree.depth[node];
+        dyspec_rank(x.ranking, 1, tree.n_ranks, ids, x.logits.data(), &index, &node,
                     tree.cand_probs + at, tree.n_cand + node);
     }
     x.rows_seconds += seconds_since(evaluated);
-    if (x.n_passes < x.max_passes) {
-        x.pass_rows[x.n_passes] = n_rows;
-        x.pass_seconds[x.n_passes++] = seconds_since(started);
-    }
+    x.pass_rows.push_back(n_rows);
+    x.pass_seconds.push_back(seconds_since(started));
     return 0;
 }
 
-int32_t dyspec_expansion_grow(dyspec_expansion *x, dyspec_proposer propose, void *data,
-                              int32_t *nodes) {
-    while (const int32_t n = dyspec_expansion_run(x, nodes)) {
-        const int32_t code = propose(data, nodes, n);
-        if (code < 0) {
-            return code;
-        }
-    }
-    return dyspec_depth_first(x->tree->parent, x->tree->n_nodes, x->order, nodes);
+int32_t dyspec_drafter_passes(const dyspec_drafter *drafter, int32_t *rows, double *seconds,
+                              int32_t capacity) {
+    const int32_t n = std::min(capacity, int32_t(drafter->pass_rows.size()));
+    std::copy_n(drafter->pass_rows.begin(), n, rows);
+    std::copy_n(drafter->pass_seconds.begin(), n, seconds);
+    return n;
 }
 
-int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propose, void *data,
-                            int32_t *nodes) {
-    while (true) {
-        const int32_t n = dyspec_plan(x, nodes);
-        if (n < 0 || !x->drafts) {
-            return n;
-        }
-        int32_t code = propose(data, nodes, n);
-        if (code >= 0) {
-            code = dyspec_enter(x, nodes, n);
-        }
-        if (code < 0) {
-            return code;
-        }
-        x->left -= x->price;
-        std::copy(x->later, x->later + 3, x->first);
-    }
+double dyspec_drafter_rows_seconds(const dyspec_drafter *drafter) {
+    return drafter->rows_seconds;
 }
 
 } // extern "C"

@@ -1,9 +1,31 @@
 // From a draft's most probable tokens to candidates: order of drawing and confidence.
 #include "dyspec.h"
+#include "objects.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <vector>
+
+struct dyspec_ranking {
+    uint64_t seed;
+    double temperature;
+    double draft_temperature;
+    double top_p;
+    double min_p;
+    int32_t top_k;
+    bool residual;
+    bool noisy;
+    std::vector<int32_t> bias_ids;
+    std::vector<float> bias;
+
+    dyspec_ranking(uint64_t seed, double temperature, double draft_temperature, double top_p,
+                   double min_p, int32_t top_k, bool residual, bool noisy, const int32_t *ids,
+                   const float *amounts, int32_t n)
+        : seed(seed), temperature(temperature), draft_temperature(draft_temperature), top_p(top_p),
+          min_p(min_p), top_k(top_k), residual(residual), noisy(noisy), bias_ids(ids, ids + n),
+          bias(amounts, amounts + n) {}
+};
 
 namespace dyspec {
 namespace {
@@ -105,6 +127,14 @@ void sort_by(const double *keys, int32_t k, int32_t *order) {
     });
 }
 
+// The logit of a token with what the user prefers.
+float biased(const dyspec_ranking &r, int32_t token, float logit) {
+    for (size_t i = 0; i < r.bias_ids.size(); i++) {
+        logit += r.bias_ids[i] == token ? r.bias[i] : 0.0f;
+    }
+    return logit;
+}
+
 } // namespace
 } // namespace dyspec
 
@@ -112,9 +142,21 @@ using namespace dyspec;
 
 extern "C" {
 
+dyspec_ranking *dyspec_ranking_create(uint64_t seed, double temperature, double draft_temperature,
+                                      double top_p, double min_p, int32_t top_k, int32_t residual,
+                                      int32_t noisy, const int32_t *bias_ids, const float *bias,
+                                      int32_t n_bias) {
+    return make<dyspec_ranking>(seed, temperature, draft_temperature, top_p, min_p, top_k,
+                                residual != 0, noisy != 0, bias_ids, bias, n_bias);
+}
+
+void dyspec_ranking_free(dyspec_ranking *ranking) {
+    delete ranking;
+}
+
 int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k, int32_t *ids,
-                    const float *logits, const uint32_t *index, const uint32_t *stream,
-                    float *probs, int32_t *usable) {
+                    const float *logits, const int32_t *index, const int32_t *nodes, float *probs,
+                    int32_t *usable) {
     if (k < 1 || k > max_candidates) {
         return DYSPEC_E_ARGUMENT;
     }
@@ -124,7 +166,9 @@ int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k, in
     double logit[max_candidates];
     for (int32_t n = 0; n < n_rows; n++) {
         int32_t *row_ids = ids + int64_t(n) * k;
-        std::copy_n(logits + int64_t(n) * k, k, logit);
+        for (int32_t i = 0; i < k; i++) {
+            logit[i] = biased(r, row_ids[i], logits[int64_t(n) * k + i]);
+        }
         sort_by(logit, k, order); // a bias may have moved some
         for (int32_t i = 0; i < k; i++) {
             row.scores[i] = logit[order[i]];
@@ -132,10 +176,12 @@ int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k, in
             row.noise[i] = 0;
         }
         if (r.noisy && r.temperature > 0) {
+            // The target draws in stream 0; what a node's children are drawn with is its own.
+            const uint32_t stream = r.residual ? uint32_t(1 + nodes[n]) : 0;
             for (int32_t i = 0; i < k; i++) {
                 // Sorted by logit, not by id: tokens seldom share a block of the generator.
                 const int32_t token = std::max(row.ids[i], 0);
-                dyspec_gumbel(r.seed, index[n], stream[n], &token, 1, &row.noise[i]);
+                dyspec_gumbel(r.seed, uint32_t(index[n]), stream, &token, 1, &row.noise[i]);
             }
         }
         cut(r, row, k);

@@ -5,13 +5,14 @@
 #include "dyspec.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace dyspec {
 
-// Append the child of `node` that its candidate `rank` names.  `eog` [n_eog], ascending: below a
-// token that is one nothing may grow.
+// Append the child of `node` that its candidate `rank` names.  `eog`, ascending: below a token
+// that is one nothing may grow.
 inline int32_t add_child(dyspec_tree &tree, int32_t node, int32_t rank, float confidence,
-                         const int32_t *eog, int32_t n_eog) {
+                         const std::vector<int32_t> &eog) {
     const int32_t child = tree.n_nodes++;
     tree.n_children[node]++;
     tree.token[child] = tree.cand_ids[int64_t(node) * tree.n_ranks + rank];
@@ -20,7 +21,7 @@ inline int32_t add_child(dyspec_tree &tree, int32_t node, int32_t rank, float co
     tree.n_children[child] = 0;
     tree.confidence[child] = confidence;
     tree.value[child] = tree.value[node] * double(confidence);
-    tree.terminal[child] = std::binary_search(eog, eog + n_eog, tree.token[child]);
+    tree.terminal[child] = std::binary_search(eog.begin(), eog.end(), tree.token[child]);
     tree.n_cand[child] = -1;
     return child;
 }

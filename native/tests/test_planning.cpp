@@ -9,41 +9,30 @@
 namespace {
 
 struct Tree : TreeArrays {
-    std::vector<int32_t> eog{3, 9}, order, chosen, scratch, nodes;
-    std::vector<double> target, values;
-    std::vector<uint8_t> flags;
-    dyspec_planner x{};
+    std::vector<int32_t> nodes;
+    std::vector<double> target;
+    dyspec_planner *x;
+    int32_t drafts = 0;
+    double worth = 1.0, left = 100.0;
+    int32_t max_depth = 1000;
 
     explicit Tree(int32_t size, int32_t n_rows = 64, int32_t max_leaves = 16)
-        : TreeArrays(size, 4), order(at(size)), chosen(at(n_rows)), scratch(at(3 * n_rows)),
-          nodes(at(std::max(n_rows, 16))), target(at(n_rows + 1)), values(at(n_rows)),
-          flags(at(size)) {
+        : TreeArrays(size, 4), nodes(at(std::max(n_rows, 16))), target(at(n_rows + 1)) {
         for (int32_t i = 1; i <= n_rows; i++) {
             target[at(i)] = 1.0 + 0.01 * i;
         }
-        x = dyspec_planner{&tree,
-                           eog.data(),
-                           target.data(),
-                           order.data(),
-                           chosen.data(),
-                           scratch.data(),
-                           values.data(),
-                           flags.data(),
-                           0.8,
-                           1.0,
-                           100.0,
-                           {0.02, 0.03, 0.06},
-                           {0.02, 0.03, 0.06},
-                           2,
-                           n_rows,
-                           4,
-                           max_leaves,
-                           1000,
-                           1,
-                           0.995f,
-                           0,
-                           0};
+        const int32_t eog[] = {3, 9};
+        x = dyspec_planner_create(&tree, n_rows, 4, max_leaves, 0.995f, eog, 2);
     }
+    ~Tree() { dyspec_planner_free(x); }
+
+    void set_prices() {
+        const double draft[] = {0.02, 0.03, 0.06};
+        dyspec_planner_set_prices(x, target.data(), 0.8, worth, left, max_depth, draft, draft);
+    }
+
+    int32_t plan() { return dyspec_planner_plan(x, nodes.data(), &drafts); }
+    int32_t enter(int32_t node) { return dyspec_planner_enter(x, &node, 1); }
 
     void evaluate(std::mt19937 &rng, int32_t node) {
         float left = 1.0f;
@@ -86,22 +75,23 @@ struct Tree : TreeArrays {
         n_children[0] = 0;
         n_cand[0] = -1;
         copy(copied);
+        set_prices();
         for (;;) {
-            const int32_t n = dyspec_plan(&x, nodes.data());
+            const int32_t n = plan();
             CHECK(n > 0);
             const std::vector<int32_t> found(nodes.begin(), nodes.begin() + n);
-            if (!x.drafts) {
+            if (!drafts) {
                 return found;
             }
             for (const int32_t node : found) {
-                CHECK(n_cand[at(node)] < 0 && !terminal[at(node)] && depth[at(node)] < x.max_depth);
+                CHECK(n_cand[at(node)] < 0 && !terminal[at(node)] && depth[at(node)] < max_depth);
                 CHECK(node == 0 || n_cand[at(parent[at(node)])] > 0 ||
                       std::find(found.begin(), found.end(), parent[at(node)]) != found.end());
             }
             for (const int32_t node : found) {
                 evaluate(rng, node);
             }
-            CHECK(dyspec_enter(&x, found.data(), n) == tree.n_nodes);
+            CHECK(dyspec_planner_enter(x, found.data(), n) == tree.n_nodes);
         }
     }
 };
@@ -114,8 +104,8 @@ TEST(plans_keep_their_limits) {
             for (const int32_t max_leaves : {1, 3, 16}) {
                 Tree tree(std::max(capacity, n_rows), n_rows, max_leaves);
                 for (uint32_t seed = 0; seed < 4; seed++) {
-                    tree.x.max_depth = seed == 3 ? 2 : 1000;
-                    const int32_t room = std::min({tree.capacity - 1, tree.x.max_depth, 30});
+                    tree.max_depth = seed == 3 ? 2 : 1000;
+                    const int32_t room = std::min({tree.capacity - 1, tree.max_depth, 30});
                     const std::vector<int32_t> rows = tree.grow(seed, seed % 2 ? room : 0);
                     CHECK(rows[0] == 0 && int32_t(rows.size()) <= n_rows);
                     CHECK(tree.num_leaves(rows) <= max_leaves);
@@ -123,7 +113,7 @@ TEST(plans_keep_their_limits) {
                         const int32_t up = tree.parent[size_t(rows[i])];
                         CHECK(std::find(rows.begin(), rows.begin() + long(i), up) !=
                               rows.begin() + long(i));
-                        CHECK(tree.depth[size_t(rows[i])] <= tree.x.max_depth);
+                        CHECK(tree.depth[size_t(rows[i])] <= tree.max_depth);
                     }
                 }
             }
@@ -133,10 +123,10 @@ TEST(plans_keep_their_limits) {
 
 TEST(dear_passes_are_not_bought) {
     Tree tree(1024);
-    tree.x.left = 0.5; // less than the root alone costs
+    tree.left = 0.5; // less than the root alone costs
     CHECK(tree.grow(1, 10) == std::vector<int32_t>{0});
-    tree.x.left = 100.0;
-    tree.x.worth = 1e9;
+    tree.left = 100.0;
+    tree.worth = 1e9;
     CHECK(tree.grow(1, 10) == std::vector<int32_t>{0});
 }
 
@@ -148,39 +138,37 @@ TEST(copies_take_the_drafts_confidence) {
     tree.cand_probs[0] = 1.0f;
     tree.cand_probs[1] = 0.25f;
     tree.n_cand[0] = 2;
-    const int32_t root = 0, copied = 1;
-    CHECK(dyspec_enter(&tree.x, &root, 1) == 4);
+    CHECK(tree.enter(0) == 4);
     CHECK(tree.confidence[1] == 0.25f && tree.confidence[3] == 0.995f);
     CHECK(tree.value[2] == double(0.25f) * double(0.9f) && tree.n_children[0] == 2);
     tree.cand_ids[4] = 7;
     tree.cand_probs[4] = 0.5f;
     tree.n_cand[1] = 1;
-    CHECK(dyspec_enter(&tree.x, &copied, 1) == 5);
+    CHECK(tree.enter(1) == 5);
     CHECK(tree.confidence[2] == 0.0f && tree.value[2] == 0.0);
 }
 
 TEST(what_does_not_fit_is_refused) {
-    Tree tree(64);
-    const int32_t nowhere = 64;
-    CHECK(dyspec_enter(&tree.x, &nowhere, 1) == DYSPEC_E_ARGUMENT);
-    tree.x.max_leaves = 0;
-    CHECK(dyspec_plan(&tree.x, tree.nodes.data()) == DYSPEC_E_ARGUMENT);
+    CHECK(Tree(64).enter(64) == DYSPEC_E_ARGUMENT);
+    CHECK(Tree(64, 64, 0).plan() == DYSPEC_E_ARGUMENT);
+    CHECK(Tree(63, 64).plan() == DYSPEC_E_ARGUMENT);
 }
 
 TEST(a_plan_takes_microseconds) {
     Tree tree(1024);
-    tree.x.worth = 0.01;
+    tree.worth = 0.01;
     tree.copy(16);
     std::mt19937 rng(1);
     for (int32_t node = 0; tree.tree.n_nodes <= 252; node++) {
         tree.evaluate(rng, node);
-        CHECK(dyspec_enter(&tree.x, &node, 1) > 0);
+        CHECK(tree.enter(node) > 0);
     }
+    tree.set_prices();
     constexpr int32_t n_calls = 200;
     double fastest = 1.0;
     for (int32_t i = 0; i < n_calls; i++) {
         const auto started = std::chrono::steady_clock::now();
-        CHECK(dyspec_plan(&tree.x, tree.nodes.data()) > 0);
+        CHECK(tree.plan() > 0);
         const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
         fastest = std::min(fastest, took.count());
     }

@@ -19,8 +19,8 @@ from dyspec_edge.decode.sampling import TARGET_STREAM, Sampler, SamplingParams
 from dyspec_edge.llama import UBATCH, Model
 from tests import tiny
 from tests.conftest import TinyPair
+from tests.decode.test_ranking import soft_max
 from tests.decoding import model_drafter, opened_decoder, reply, steps
-from tests.native.test_ranking import soft_max
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+from ctypes import sizeof
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from dyspec_edge import native
 from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.native.library import TreeStruct, lib
 
 EOG = (3, 5)
 
@@ -274,3 +276,19 @@ def test_arrays_of_another_type_are_refused() -> None:
     arrays["value"] = tree.value.astype(np.float32)
     with pytest.raises(TypeError, match="float64"):
         native.tree_struct(**arrays)
+
+
+def test_one_that_is_closed_is_not_used() -> None:
+    expansion = native.Expansion(TokenTree(9, 2), max_nodes=8, max_leaves=8, max_depth=100)
+    assert expansion.num_leaves == 1
+    expansion.close()
+    expansion.close()
+    with pytest.raises(ValueError, match="closed"):
+        expansion.run()
+
+
+def test_the_shared_arrays_lie_as_the_library_has_them() -> None:
+    found = np.zeros(32, np.int32)
+    n = lib.dyspec_tree_layout(found.ctypes.data, len(found))
+    fields = [getattr(TreeStruct, name) for name, *_ in TreeStruct._fields_]
+    assert found[:n].tolist() == [sizeof(TreeStruct), *(field.offset for field in fields)]

@@ -177,7 +177,7 @@ def evaluate(tree: TokenTree, nodes: Sequence[int], seed: int) -> None:
 def planner_for(rule: Rule) -> native.Planner:
     return native.Planner(
         rule.tree,
-        rule.T,
+        len(rule.T) - 1,
         num_children=K,
         max_leaves=rule.S,
         max_confidence=0.995,
@@ -187,6 +187,7 @@ def planner_for(rule: Rule) -> native.Planner:
 
 def ask(planner: native.Planner, rule: Rule) -> native.Plan:
     planner.set_prices(
+        target=rule.T,
         acceptance=rule.a,
         worth=rule.R,
         left=rule.left,
@@ -235,9 +236,7 @@ def test_a_step_is_planned_as_the_rule_says(case: tuple[Rule, int]) -> None:
 
 def test_what_does_not_fit_is_an_error() -> None:
     tree = TokenTree(4, 8)
-    planner = native.Planner(
-        tree, np.array([0.0, 1.0, 1.1]), num_children=K, max_leaves=4, max_confidence=0.995
-    )
+    planner = native.Planner(tree, 2, num_children=K, max_leaves=4, max_confidence=0.995)
     evaluate(tree, [0], 3)
     tree.num_candidates[0] = 8
     with pytest.raises(ValueError, match="cannot be entered"):
@@ -245,21 +244,25 @@ def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot be entered"):
         planner.enter(np.array([7], np.int32))
     with pytest.raises(ValueError, match="64 rows"):
-        native.Planner(tree, np.ones(65), num_children=K, max_leaves=4, max_confidence=0.995).plan()
+        native.Planner(tree, 64, num_children=K, max_leaves=4, max_confidence=0.995).plan()
 
 
 def test_planning_is_no_burden() -> None:
     tree = TokenTree(1024, 64)
-    planner = native.Planner(
-        tree, np.linspace(0, 2, 65), num_children=K, max_leaves=16, max_confidence=0.995
-    )
+    planner = native.Planner(tree, 64, num_children=K, max_leaves=16, max_confidence=0.995)
     for node in range(63):
         evaluate(tree, [node], 0)
         tree.num_candidates[node] = 64
         planner.enter(np.array([node], np.int32))
     assert tree.size > 240
     planner.set_prices(
-        acceptance=0.8, worth=0.1, left=9.0, max_depth=99, first=[0.1] * 3, later=[0.1] * 3
+        target=np.linspace(0, 2, 65),
+        acceptance=0.8,
+        worth=0.1,
+        left=9.0,
+        max_depth=99,
+        first=[0.1] * 3,
+        later=[0.1] * 3,
     )
     seconds = []
     for _ in range(50):
@@ -267,3 +270,12 @@ def test_planning_is_no_burden() -> None:
         planner.plan()
         seconds.append(time.perf_counter() - started)
     assert min(seconds) < 50e-6
+
+
+def test_one_that_is_closed_is_not_used() -> None:
+    planner = native.Planner(TokenTree(64, 8), 8, num_children=K, max_leaves=4, max_confidence=0.9)
+    planner.plan()
+    planner.close()
+    planner.close()
+    with pytest.raises(ValueError, match="closed"):
+        planner.plan()

@@ -18,6 +18,10 @@ from dyspec_edge.decode.cache import TreeCache, common_prefix
 from dyspec_edge.decode.draft.interface import Drafter, DraftTotals
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.native.library import FIRST_BAD_ROW
+from dyspec_edge.native.rows import not_finite
+
+_PROPOSE = native.address_of(native.lib.dyspec_drafter_propose)
 
 NUM_CANDIDATES = 64
 """Most probable tokens kept of a row of logits."""
@@ -55,15 +59,23 @@ class ModelDrafter(Drafter):
         self.longest_read: int | None = None
         self._num_ctx = num_ctx
         self._vocab_limit = min(vocab_limit, cache.context.model.num_vocab)
-        self._excluded = np.asarray(sorted(excluded), np.int32)
         self._substitute = substitute
-        self._passes: tuple[TokenTree, native.DraftPass] | None = None
-        self._followed: Ranking | None = None  # the rule that the passes know
-        self._has_begun = False  # passes of this step
+        never = np.unique(np.asarray(excluded, np.int32))
+        address = native.lib.dyspec_drafter_create(
+            cache.address,
+            self._vocab_limit,
+            native.pointer(never, np.int32, len(never)),
+            len(never),
+        )
+        self._handle = native.Handle(address, native.lib.dyspec_drafter_free)
+        self._pass_rows = np.zeros(cache.tree_capacity, np.int32)
+        self._pass_seconds = np.zeros(cache.tree_capacity)
+        self._step: tuple[TokenTree, Ranking] | None = None  # what native code works on
         self._text: Sequence[int] = ()
         self._index = 0
         self._start = 0  # where in the text the draft's cache begins
         self._unread: list[int] = []  # what the next pass reads before the root
+        self._find()
 
     @property
     def shared_cache(self) -> TreeCache | None:
@@ -95,8 +107,8 @@ class ModelDrafter(Drafter):
     @property
     def totals(self) -> DraftTotals:
         """What the passes have cost so far."""
-        cache, passes = self.cache, self._passes
-        rows_seconds = passes[1].rows_seconds if passes is not None else 0.0
+        cache = self.cache
+        rows_seconds = native.lib.dyspec_drafter_rows_seconds(self._handle.address)
         return DraftTotals(cache.decode_seconds, rows_seconds, cache.num_passes, cache.num_rows)
 
     def find_on_device(self, *, commit: str | None = None) -> bool:
@@ -108,15 +120,16 @@ class ModelDrafter(Drafter):
         Returns:
             Whether that is possible; if not, the host goes on finding them.
         """
-        self._passes = None
-        return self.cache.context.attach_candidates(
+        is_possible = self.cache.context.attach_candidates(
             num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
         )
+        self._find()
+        return is_possible
 
     def find_on_host(self) -> None:
         """Let candidates be found in logits that come to the host, as at first."""
-        self._passes = None
         self.cache.context.detach_candidates()
+        self._find()
 
     def time_pass(self, num_rows: int) -> float:
         """Seconds of one pass over `num_rows` rows with the finding of their candidates.
@@ -140,7 +153,7 @@ class ModelDrafter(Drafter):
     def start_step(self, text: Sequence[int], index: int) -> None:
         """Take the tokens before the root, and the reply index of the token below the root."""
         self._text, self._index = text, index
-        self._has_begun = False
+        self._step = None
 
     def propose(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
         """Write the candidates of `nodes` into the tree, in one pass.
@@ -151,16 +164,27 @@ class ModelDrafter(Drafter):
         Raises:
             Cancelled, DecodeError: the draft's cache stays valid.
         """
-        self._check(self._passes_over(tree).run(nodes))
+        self._work_on(tree)
+        address = native.pointer(nodes, np.int32, len(nodes))
+        self._check(native.lib.dyspec_drafter_propose(self._handle.address, address, len(nodes)))
 
     def proposer(self, tree: TokenTree) -> native.Proposer:
         """`propose` for native code, in this step."""
-        passes = self._passes_over(tree)
-        return native.Proposer(passes.function, passes.address, self._check)
+        self._work_on(tree)
+        return native.Proposer(_PROPOSE, self._handle.address, self._check)
 
     def passes(self) -> list[tuple[int, float]]:
         """Rows and seconds of this step's passes."""
-        return self._passes[1].passes if self._passes is not None and self._has_begun else []
+        if self._step is None:
+            return []
+        rows, seconds = self._pass_rows, self._pass_seconds
+        n = native.lib.dyspec_drafter_passes(
+            self._handle.address,
+            native.pointer(rows, np.int32, len(rows)),
+            native.pointer(seconds, np.float64, len(rows)),
+            len(rows),
+        )
+        return list(zip(rows[:n].tolist(), seconds[:n].tolist(), strict=True))
 
     def sample_children(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
         """Draw candidates of a node with replacement (Ranking.sample_children)."""
@@ -186,34 +210,42 @@ class ModelDrafter(Drafter):
 
     def close(self) -> None:
         """Close the draft's context.  Idempotent."""
+        self._handle.close()
         self.cache.close()
 
-    def _passes_over(self, tree: TokenTree) -> native.DraftPass:
-        """Passes that are ready for this step's tree."""
+    def _find(self) -> None:
+        """Tell native code where the candidates are found."""
+        candidates = self.cache.context.candidates
+        device = candidates.shared.address if candidates is not None else None
+        native.lib.dyspec_drafter_find_on(self._handle.address, device)
+
+    def _work_on(self, tree: TokenTree) -> None:
+        """Let native code begin with this step's tree, if it has not."""
         assert self.ranking is not None, "begin() comes first"
-        if self._passes is None or self._passes[0] is not tree:
-            made = self.cache.draft_pass(
-                tree, vocab_limit=self._vocab_limit, excluded=self._excluded
-            )
-            self._passes, self._followed = (tree, made), None
-        passes = self._passes[1]
-        if self._followed is not self.ranking:
-            passes.take_rule(self.ranking.order, self.ranking.params.logit_bias)
-            self._followed = self.ranking
-        if not self._has_begun:
-            self._has_begun = True
-            self._move_window(len(self.cache.tokens))
-            self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
-            passes.start_step(self._unread, self._index)
-        return passes
+        if self._step is not None:
+            assert self._step[0] is tree, "one tree a step"
+            return
+        self._move_window(len(self.cache.tokens))
+        self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
+        unread = np.array(self._unread, np.int32)
+        native.lib.dyspec_drafter_start_step(
+            self._handle.address,
+            tree.struct,
+            self.ranking.handle.address,
+            native.pointer(unread, np.int32, len(unread)),
+            len(unread),
+            self._index,
+        )
+        self._step = tree, self.ranking
 
     def _check(self, code: int) -> None:
-        assert self._passes is not None
-        tree, passes = self._passes
+        assert self._step is not None
         self.cache.hold(self._unread)
+        if code <= FIRST_BAD_ROW:
+            what = f"row {FIRST_BAD_ROW - code} of the draft's logits"
+            raise not_finite(what, on_device=self.cache.context.candidates is not None)
         if code < 0:
-            passes.check(code)
-            self.cache.check(code, tree.size)
+            self.cache.check(code, self._step[0].size)
 
     def _move_window(self, num_shared: int) -> None:
         """Keep the first tokens of the cache, those of this text, or begin anew later in the text.

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.sampling import DRAW_STREAM, TARGET_STREAM, SamplingParams
+from dyspec_edge.decode.sampling import DRAW_STREAM, SamplingParams
 
 Ids = npt.NDArray[np.int32]
 
@@ -31,6 +31,7 @@ class Ranking:
         draft_temperature: overrides 1.0 (`match`) or the target's temperature (`residual`).
         shared_noise: False ranks by plain probability under `match`; benchmarks use it to show
             what shared noise is worth.
+        handle: the dyspec_ranking, which holds the same for native code.
     """
 
     params: SamplingParams
@@ -38,20 +39,27 @@ class Ranking:
     residual: bool = False
     draft_temperature: float | None = None
     shared_noise: bool = True
-    order: native.CandidateOrder = field(init=False, repr=False, compare=False)
+    handle: native.Handle = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        order = native.CandidateOrder(
-            seed=self.seed,
-            temperature=self.params.temperature,
-            draft_temperature=self.draft_temperature or 0.0,
-            top_k=self.params.top_k,
-            top_p=self.params.top_p,
-            min_p=self.params.min_p,
-            residual=self.residual,
-            noisy=self.residual or self.shared_noise,
+        bias = self.params.logit_bias
+        bias_ids = np.array([token for token, _ in bias], np.int32)
+        amounts = np.array([amount for _, amount in bias], np.float32)
+        address = native.lib.dyspec_ranking_create(
+            self.seed,
+            self.params.temperature,
+            self.draft_temperature or 0.0,
+            self.params.top_p,
+            self.params.min_p,
+            self.params.top_k,
+            self.residual,
+            self.residual or self.shared_noise,
+            native.pointer(bias_ids, np.int32, len(bias)),
+            native.pointer(amounts, np.float32, len(bias)),
+            len(bias),
         )
-        object.__setattr__(self, "order", order)
+        handle = native.Handle(address, native.lib.dyspec_ranking_free)
+        object.__setattr__(self, "handle", handle)
 
     def rank(
         self, ids: Ids, logits: npt.NDArray[np.float32], index: Ids, nodes: Ids
@@ -67,16 +75,26 @@ class Ranking:
             ids int32[n, K] and probabilities float32[n, K] in the order of drawing, and the
             number of usable candidates int32[n].  Under `residual` those without a probability
             stand behind them in the order of a uniform draw; -1 must not be drafted.
+
+        Raises:
+            ValueError: too many candidates.
         """
-        ids = ids.copy()
-        if self.params.logit_bias:
-            logits = logits.copy()
-            for token, bias in self.params.logit_bias:
-                logits[ids == token] += np.float32(bias)
-        streams = 1 + nodes if self.residual else np.full(len(ids), TARGET_STREAM)
-        probs, usable = self.order.rank(
-            ids, logits, index.astype(np.uint32), streams.astype(np.uint32)
+        ids, (n, k) = ids.copy(), ids.shape
+        index, nodes = index.astype(np.int32), nodes.astype(np.int32)
+        probs, usable = np.empty((n, k), np.float32), np.empty(n, np.int32)
+        code = native.lib.dyspec_rank(
+            self.handle.address,
+            n,
+            k,
+            native.pointer(ids, np.int32, n * k),
+            native.pointer(logits, np.float32, n * k),
+            native.pointer(index, np.int32, n),
+            native.pointer(nodes, np.int32, n),
+            probs.ctypes.data,
+            usable.ctypes.data,
         )
+        if code < 0:
+            raise ValueError(f"{k} candidates a row: 1 to 256 can be ranked")
         return ids, probs, usable
 
     def sample_children(

@@ -140,6 +140,7 @@ class PricedPolicy(Policy):
             first = self._draft_prices(self._drafter.num_behind)
             later = self._draft_prices(0)
         planner.set_prices(
+            target=self.target.table,
             acceptance=self.acceptance,
             worth=worth,
             left=self.left,
@@ -240,7 +241,7 @@ class PricedPolicy(Policy):
         if self._planner is None or self._planner[0] is not tree:
             planner = native.Planner(
                 tree,
-                self.target.table,
+                ROWS,
                 num_children=K,
                 max_leaves=LEAVES,
                 max_confidence=MAX_CONFIDENCE,

@@ -1,4 +1,4 @@
-"""The native order of candidates against numpy."""
+"""The order of candidates, which native code makes, against numpy."""
 
 from __future__ import annotations
 
@@ -11,28 +11,50 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dyspec_edge import native
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.sampling import TARGET_STREAM, SamplingParams
 
 Ids = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
-Counters = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Oracle:
-    """The rule in numpy; arguments as `native.CandidateOrder` takes them."""
+    """The rule in numpy; fields as `Ranking` and `SamplingParams` have them."""
 
     seed: int
     temperature: float
-    draft_temperature: float
+    draft_temperature: float | None
     top_k: int
     top_p: float
     min_p: float
     residual: bool
-    noisy: bool
+    shared_noise: bool
+    logit_bias: tuple[tuple[int, float], ...]
+
+    def ranking(self) -> Ranking:
+        """The same, in native code."""
+        params = SamplingParams(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            logit_bias=self.logit_bias,
+        )
+        return Ranking(
+            params,
+            self.seed,
+            residual=self.residual,
+            draft_temperature=self.draft_temperature,
+            shared_noise=self.shared_noise,
+        )
 
     def rank(
-        self, ids: Ids, logits: npt.NDArray[np.float32], index: Counters, streams: Counters
+        self, ids: Ids, logits: npt.NDArray[np.float32], index: Ids, nodes: Ids
     ) -> tuple[Ids, Floats, Ids]:
+        logits = logits.copy()
+        for token, amount in self.logit_bias:
+            logits[ids == token] += np.float32(amount)
         scores = logits.astype(np.float64)
         order = np.argsort(-scores, axis=1, kind="stable")
         row = np.arange(len(ids))[:, None]
@@ -40,7 +62,8 @@ class Oracle:
         ids = np.where(np.isfinite(scores), ids, -1)
         inside = self._inside_cut(scores) if self.temperature > 0 else np.isfinite(scores)
         noise = np.zeros_like(scores)
-        if self.noisy and self.temperature > 0:
+        if (self.shared_noise or self.residual) and self.temperature > 0:
+            streams = 1 + nodes if self.residual else np.full(len(ids), TARGET_STREAM)
             noise = np.stack(
                 [
                     native.gumbel(self.seed, int(i), int(s), np.maximum(line, 0))
@@ -93,12 +116,15 @@ def soft_max(scores: Floats) -> Floats:
         Oracle,
         seed=st.integers(0, 2**64 - 1),
         temperature=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
-        draft_temperature=st.sampled_from([0.0, 0.6]),
+        draft_temperature=st.sampled_from([None, 0.6]),
         top_k=st.sampled_from([0, 1, 5, 40]),
         top_p=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
         min_p=st.sampled_from([0.0, 0.05, 1.0]),
         residual=st.booleans(),
-        noisy=st.booleans(),
+        shared_noise=st.booleans(),
+        logit_bias=st.lists(
+            st.tuples(st.integers(0, 999), st.sampled_from([-np.inf, -2.5, 0.1, 7.0])), max_size=40
+        ).map(tuple),
     ),
 )
 def test_candidates_are_ordered_as_in_numpy(
@@ -110,14 +136,12 @@ def test_candidates_are_ordered_as_in_numpy(
     if biased:
         logits[:, rng.integers(size)] += np.float32(3.0)
     logits[rng.random((rows, size)) < forbidden] = -np.inf
-    index = rng.integers(0, 2**31, rows)
-    streams = rng.integers(0, 2**31, rows)
-    wanted_ids, wanted_probs, wanted_usable = rule.rank(ids, logits, index, streams)
-    found_ids = ids.copy()
-    order = native.CandidateOrder(**vars(rule))
-    probs, usable = order.rank(
-        found_ids, logits, index.astype(np.uint32), streams.astype(np.uint32)
-    )
+    index = rng.integers(0, 2**31, rows).astype(np.int32)
+    nodes = rng.integers(0, 2**31 - 1, rows).astype(np.int32)
+    wanted_ids, wanted_probs, wanted_usable = rule.rank(ids, logits, index, nodes)
+    found_ids, probs, usable = rule.ranking().rank(ids, logits, index, nodes)
+    for token, amount in rule.logit_bias:
+        logits[ids == token] += np.float32(amount)
     np.testing.assert_array_equal(usable, wanted_usable)
     for line in range(rows):
         n = int(usable[line])
@@ -128,10 +152,6 @@ def test_candidates_are_ordered_as_in_numpy(
 
 
 def test_too_many_candidates_are_refused() -> None:
-    order = native.CandidateOrder(
-        seed=1, temperature=1, draft_temperature=0, top_k=0, top_p=1, min_p=0, residual=False,
-        noisy=True,
-    )  # fmt: skip
     ids, logits = np.zeros((1, 257), np.int32), np.zeros((1, 257), np.float32)
     with pytest.raises(ValueError, match="257 candidates"):
-        order.rank(ids, logits, np.zeros(1, np.uint32), np.zeros(1, np.uint32))
+        Ranking(SamplingParams(), 1).rank(ids, logits, ids[:, 0], ids[:, 0])
