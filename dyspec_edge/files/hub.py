@@ -8,6 +8,7 @@ throws an unfinished file away.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar, cast
 
-from dyspec_edge.errors import DownloadError
+from dyspec_edge.errors import DownloadError, OptionError
 from dyspec_edge.files.transfer import CHUNK_BYTES, Unavailable
 
 ANSWER_SECONDS = 5.0
+"""Wait for an answer, unless huggingface_hub's own HF_HUB_ETAG_TIMEOUT says another time."""
 
 _T = TypeVar("_T")
 
@@ -43,16 +45,25 @@ class HubFile:
     sha256: str | None
 
 
+def is_off() -> bool:
+    """Whether HF_HUB_OFFLINE, huggingface_hub's own switch, forbids the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
 def list_files(repo: str) -> dict[str, HubFile]:
     """The files of a repository by name.
 
     Raises:
-        Unavailable: no answer within ANSWER_SECONDS, no such repository, or no right to see it.
+        Unavailable: no answer in time, no such repository, no right to see it, or switched off.
+        OptionError: HF_HUB_ETAG_TIMEOUT is no number of seconds.
     """
+    seconds = _answer_seconds()
+    if is_off():
+        raise Unavailable("the hub is switched off (--offline or HF_HUB_OFFLINE)")
     from huggingface_hub import HfApi
 
     def ask() -> dict[str, HubFile]:
-        info = HfApi().model_info(repo, files_metadata=True, timeout=ANSWER_SECONDS)
+        info = HfApi().model_info(repo, files_metadata=True, timeout=seconds)
         revision = info.sha or "main"
         return {
             file.rfilename: HubFile(
@@ -65,7 +76,7 @@ def list_files(repo: str) -> dict[str, HubFile]:
             for file in info.siblings or ()
         }
 
-    return _within(ANSWER_SECONDS, ask, repo)
+    return _within(seconds, ask, repo)
 
 
 def download(file: HubFile, part: Path, on_bytes: Callable[[int], None]) -> None:
@@ -128,6 +139,17 @@ class _Counted:
         return self._raw.truncate(size)
 
 
+def _answer_seconds() -> float:
+    value = os.environ.get("HF_HUB_ETAG_TIMEOUT", str(ANSWER_SECONDS))
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 3600:
+        raise OptionError(f"HF_HUB_ETAG_TIMEOUT is '{value}'; it must be a number of seconds")
+    return seconds
+
+
 def _within(seconds: float, ask: Callable[[], _T], repo: str) -> _T:
     """The answer of `ask`, given up after `seconds`: name look-ups have no timeout of their own."""
     answers: queue.Queue[_T | Exception] = queue.Queue()
@@ -158,8 +180,6 @@ def _reason(error: Exception, repo: str) -> str:
         return f"the hub has no {repo}, or it is private: run 'hf auth login'"
     if isinstance(error, errors.HFValidationError):
         return f"'{repo}' is no name of a hub repository; USER/REPO is"
-    if isinstance(error, errors.OfflineModeIsEnabled):
-        return "the hub is switched off by HF_HUB_OFFLINE"
     if isinstance(error, errors.HfHubHTTPError):
         return f"the hub answered: {str(error).strip().splitlines()[0]}"
     return (

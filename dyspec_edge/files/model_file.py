@@ -18,6 +18,7 @@ from gguf.constants import LlamaFileType
 
 from dyspec_edge.errors import ModelFileError
 from dyspec_edge.files.architecture import Kind, kind_of, obstacle_of
+from dyspec_edge.files.flaws import parameter_flaw_of, vocabulary_flaw_of
 from dyspec_edge.files.gguf_header import GgufHeader, TensorInfo, read_header
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf\Z")
@@ -172,8 +173,9 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
     obstacle = obstacle_of(kind, architecture)
     if obstacle is None and not architecture:
         obstacle = "does not name its architecture; fetch a GGUF made by llama.cpp's converter"
-    if obstacle is None and not tokens:
-        obstacle = f"has no vocabulary in it (architecture {architecture!r})"
+    tokenizer = header.text("tokenizer.ggml.model") or "none"
+    if obstacle is None:
+        obstacle = vocabulary_flaw_of(tokens, tokenizer) or parameter_flaw_of(header, architecture)
     return FileReport(
         path=header.path,
         file_size=sum(shard.file_size for shard in shards),
@@ -190,7 +192,7 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
         num_kv_values=_num_kv_values(header, architecture, layers),
         sliding_window=header.integer(f"{architecture}.attention.sliding_window"),
         num_vocab=len(tokens),
-        tokenizer=header.text("tokenizer.ggml.model") or "none",
+        tokenizer=tokenizer,
         pre_tokenizer=header.text("tokenizer.ggml.pre"),
         bos_id=_special_id(header, "bos", len(tokens)),
         eos_id=_special_id(header, "eos", len(tokens)),

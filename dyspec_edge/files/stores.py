@@ -14,9 +14,11 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dyspec_edge.errors import OptionError
 from dyspec_edge.files.catalog import ModelSource
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
@@ -26,14 +28,20 @@ _COMPANIONS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 
 
 def cache_dir() -> Path:
-    """Where fetched models go: $DYSPEC_EDGE_CACHE or the platform's cache directory."""
-    chosen = os.environ.get("DYSPEC_EDGE_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
+    """Where fetched models go: $DYSPEC_EDGE_CACHE or the platform's cache directory.
+
+    Raises:
+        OptionError: the variable names the home of a user who does not exist.
+    """
+    chosen = _directory_in("DYSPEC_EDGE_CACHE")
+    if chosen is not None:
+        return chosen
+    home = _home()
+    if home is None:  # a service's user, say
+        return Path(tempfile.gettempdir()) / f"dyspec-edge-{os.getuid()}"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "dyspec-edge"
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "dyspec-edge"
+        return home / "Library" / "Caches" / "dyspec-edge"
+    return _user_caches(home) / "dyspec-edge"
 
 
 def own_path(repo: str, file: str) -> Path:
@@ -41,15 +49,21 @@ def own_path(repo: str, file: str) -> Path:
     return cache_dir().joinpath("models", *repo.split("/"), file)
 
 
-def find(source: ModelSource) -> Path | None:
-    """The file of a source, if this machine has it; of a split model the first shard."""
+def find(source: ModelSource, *, fallback: bool = False) -> Path | None:
+    """The file of a source, if this machine has it; of a split model the first shard.
+
+    Args:
+        source: what is wanted.
+        fallback: where the source leaves the choice open, take any model of the repository rather
+            than none; it is for the hub to choose, which knows all files, if it can be asked.
+    """
     for directory in _directories(source.repo):
-        path = _pick_file(directory, source)
+        path = _pick_file(directory, source, fallback=fallback)
         if path is not None:
             return path
     if source.sha256 is not None:
         for blob in _blobs(source.sha256):
-            if source.size is None or blob.stat().st_size == source.size:
+            if blob.is_file() and source.size in (None, blob.stat().st_size):
                 return blob
     return _ollama_model(source)
 
@@ -88,14 +102,15 @@ def _is_first_shard(name: str) -> bool:
     return match is None or int(match[1]) == 1
 
 
-def _pick_file(directory: Path, source: ModelSource) -> Path | None:
+def _pick_file(directory: Path, source: ModelSource, *, fallback: bool) -> Path | None:
     if not os.access(directory, os.R_OK):
         return None
-    names = [path.relative_to(directory).as_posix() for path in directory.rglob("*.gguf")]
-    # A fallback is for the hub to choose, which knows all files of the repository.
+    # The hub's files are links, whose blob somebody may have removed.
+    paths = [path for path in directory.rglob("*.gguf") if path.is_file()]
+    names = [path.relative_to(directory).as_posix() for path in paths]
     name = source.file if source.file in names else None
     if source.file is None:
-        name = pick(names, source.quant, fallback=False)
+        name = pick(names, source.quant, fallback=fallback)
     if name is None or not set(shards(name)) <= set(names):
         return None
     path = directory / name
@@ -105,17 +120,20 @@ def _pick_file(directory: Path, source: ModelSource) -> Path | None:
 def _directories(repo: str) -> Iterator[Path]:
     """Directories that hold files of a repository under their own names."""
     yield cache_dir().joinpath("models", *repo.split("/"))
-    snapshots = _hub_cache() / f"models--{repo.replace('/', '--')}" / "snapshots"
-    if os.access(snapshots, os.R_OK):
-        yield from sorted(snapshots.iterdir())
-    for root in (".lmstudio", ".cache/lm-studio"):
-        yield Path.home().joinpath(root, "models", *repo.split("/"))
+    hub = _hub_cache()
+    if hub is not None:
+        snapshots = hub / f"models--{repo.replace('/', '--')}" / "snapshots"
+        if os.access(snapshots, os.R_OK):
+            yield from sorted(snapshots.iterdir())
+    if (home := _home()) is not None:
+        for root in (".lmstudio", ".cache/lm-studio"):
+            yield home.joinpath(root, "models", *repo.split("/"))
 
 
 def _blobs(sha256: str) -> Iterator[Path]:
     """Files that their store names by this checksum."""
     hub = _hub_cache()
-    if os.access(hub, os.R_OK):
+    if hub is not None and os.access(hub, os.R_OK):
         yield from hub.glob(f"models--*/blobs/{sha256}")
     for root in _ollama_roots():
         blob = root / "blobs" / f"sha256-{sha256}"
@@ -156,18 +174,44 @@ def _model_layer(root: Path, manifest: Path) -> Path | None:
     return blob if os.access(blob, os.R_OK) else None
 
 
-def _hub_cache() -> Path:
+def _hub_cache() -> Path | None:
     # Read here, not from huggingface_hub: importing that takes half a second.
-    if "HF_HUB_CACHE" in os.environ:
-        return Path(os.environ["HF_HUB_CACHE"]).expanduser()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    default = (Path(xdg) if xdg else Path.home() / ".cache") / "huggingface"
-    return Path(os.environ.get("HF_HOME", default)).expanduser() / "hub"
+    chosen, root, home = _directory_in("HF_HUB_CACHE"), _directory_in("HF_HOME"), _home()
+    if chosen is None and root is None and home is not None:
+        root = _user_caches(home) / "huggingface"
+    return chosen or (root / "hub" if root is not None else None)
 
 
 def _ollama_roots() -> Iterator[Path]:
-    if "OLLAMA_MODELS" in os.environ:
-        yield Path(os.environ["OLLAMA_MODELS"]).expanduser()
-    yield Path.home() / ".ollama" / "models"
+    chosen, home = _directory_in("OLLAMA_MODELS"), _home()
+    if chosen is not None:
+        yield chosen
+    if home is not None:
+        yield home / ".ollama" / "models"
     # Where the Linux installer's service keeps them.
     yield Path("/usr/share/ollama/.ollama/models")
+
+
+def _user_caches(home: Path) -> Path:
+    return _directory_in("XDG_CACHE_HOME") or home / ".cache"
+
+
+def _directory_in(variable: str) -> Path | None:
+    """The directory that an environment variable names; None if it is empty or not set."""
+    value = os.environ.get(variable)
+    if not value:
+        return None
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise OptionError(
+            f"{variable} is '{value}', the home of a user who does not exist; name a directory"
+        ) from None
+
+
+def _home() -> Path | None:
+    """The user's own directory; None for a user without one."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 
 import llama_cpp
+
+# Where llama.cpp gives up it would start a debugger on this process and print a stack.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 log = logging.getLogger("dyspec_edge.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}

