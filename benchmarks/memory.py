@@ -16,7 +16,6 @@ import click
 from benchmarks import report
 from benchmarks.overhead import context_of
 from benchmarks.workbench import GREEDY, Setup, bench_options
-from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.engine import Engine
 
@@ -87,9 +86,9 @@ def _fill(
             if done % 4096 < 512:
                 note(f"read {done} of {total} tokens, {_peak():,.0f} MiB")
 
-        decoder.begin(tokens[:-1], Ranking(GREEDY, 0), on_progress=progress)
         sampler = Sampler(decoder.target.context.model, GREEDY, 0, tokens)
-        for _ in decoder.generate(tokens[-1], sampler, setup.num_tokens):
+        decoder.begin(tokens, sampler, on_progress=progress)
+        for _ in decoder.generate(setup.num_tokens):
             pass
         num_tokens = len(decoder.target.tokens)
         sampler.close()

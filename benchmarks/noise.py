@@ -104,7 +104,6 @@ def _reply(
     """One reply in one of the `WAYS`; the engine is left as it was."""
     decoder = engine.decoder
     verifier, drafter = decoder.verifier, decoder.drafter
-    assert drafter is not None
     with without_shared_noise(drafter) if way == "match without" else nullcontext():
         decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()
         try:

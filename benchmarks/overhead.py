@@ -17,8 +17,7 @@ import click
 from benchmarks import report
 from benchmarks.prompts import filler
 from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
-from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.stats import Counters
 from dyspec_edge.engine import Engine, SamplingParams
@@ -136,11 +135,11 @@ def _steps(
     native = NativeClock()
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
     try:
-        decoder.begin(tokens[:-1], Ranking(params, seed))
+        decoder.begin(tokens, sampler)
         before, drawn = Counters.read(decoder), _drawn(sampler)
         first, shared = before, _sequence_seconds(decoder)
         native.seconds = 0.0
-        for step in decoder.generate(tokens[-1], sampler, num_tokens):
+        for step in decoder.generate(num_tokens):
             now, drawn_now = Counters.read(decoder), _drawn(sampler)
             spent = {
                 "target": now.target_seconds - before.target_seconds,
@@ -188,10 +187,9 @@ class NativeClock:
         return call
 
 
-def _sequence_seconds(decoder: SpeculativeDecoder) -> float:
+def _sequence_seconds(decoder: Conversation) -> float:
     """Total of copying and removing sequence ids in both caches."""
-    drafter = decoder.drafter
-    draft = drafter.shared_cache if drafter else None
+    draft = decoder.drafter.shared_cache
     return decoder.target.sequence_seconds + (draft.sequence_seconds if draft else 0.0)
 
 
@@ -215,10 +213,10 @@ def _profile(engine: Engine, tokens: Sequence[int], params: SamplingParams, num_
     decoder, model = engine.decoder, engine.decoder.target.context.model
     params = replace(params, seed=1)
     sampler = Sampler(model, params, 1, tokens)
-    decoder.begin(tokens[:-1], Ranking(params, 1))
+    decoder.begin(tokens, sampler)
     profile = cProfile.Profile()
     profile.enable()
-    num_steps = sum(1 for _ in decoder.generate(tokens[-1], sampler, num_tokens))
+    num_steps = sum(1 for _ in decoder.generate(num_tokens))
     profile.disable()
     decoder.rewind(len(tokens) - 1)
     sampler.close()

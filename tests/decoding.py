@@ -15,13 +15,12 @@ import numpy.typing as npt
 from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.model import ModelDrafter
-from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder, Step
+from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.policy import parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
-from dyspec_edge.decode.verify import MatchVerifier, ResidualVerifier, Verifier
+from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.llama import Batch, Context, Model
 from tests.conftest import TinyPair
 
@@ -101,15 +100,14 @@ def opened_decoder(
     device_sampling: bool = False,
     gpu_layers: int = 0,
     prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
-) -> Iterator[SpeculativeDecoder]:
+) -> Iterator[Conversation]:
     """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft."""
     with ExitStack() as stack:
         model = stack.enter_context(Model(pair.target, num_gpu_layers=gpu_layers))
         ends = model.end_tokens if end_tokens is None else end_tokens
         chosen = parse(policy, ends)
-        nodes = 1 + (chosen.max_nodes if chosen else 0)
-        capacity = chosen.tree_capacity if chosen else 1
-        num_sequences = chosen.max_leaves if chosen else 1
+        nodes, capacity = 1 + chosen.max_nodes, chosen.tree_capacity
+        num_sequences = chosen.max_leaves
         if isinstance(chosen, PricedPolicy):
             chosen.set_prices(prices[0], prices[1] if with_draft else None)
 
@@ -121,7 +119,7 @@ def opened_decoder(
             return TreeCache(context, capacity)
 
         drafter = None
-        if chosen is not None and with_draft:
+        if chosen.max_nodes > 0 and with_draft:
             draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
             drafter = ModelDrafter(
                 cache(draft_model, num_ctx_draft or num_ctx),
@@ -133,8 +131,8 @@ def opened_decoder(
             assert not device_sampling or drafter.find_on_device()
         verifier: Verifier = MatchVerifier()
         if verify == "residual":
-            verifier = chosen.residual_verifier() if chosen is not None else ResidualVerifier()
-        yield SpeculativeDecoder(
+            verifier = chosen.residual_verifier()
+        yield Conversation(
             cache(model, num_ctx),
             ends,
             drafter=drafter,
@@ -143,14 +141,14 @@ def opened_decoder(
         )
 
 
-def model_drafter(decoder: SpeculativeDecoder) -> ModelDrafter:
+def model_drafter(decoder: Conversation) -> ModelDrafter:
     """The drafter of a decoder that drafts with a model."""
     assert isinstance(decoder.drafter, ModelDrafter)
     return decoder.drafter
 
 
 def steps(
-    decoder: SpeculativeDecoder,
+    decoder: Conversation,
     prompt: Sequence[int],
     params: SamplingParams,
     *,
@@ -158,22 +156,16 @@ def steps(
     max_tokens: int,
 ) -> Iterator[Step]:
     """The steps of one reply."""
-    ranking = Ranking(
-        params,
-        seed,
-        residual=decoder.verifier.name == "residual",
-        draft_temperature=decoder.drafter.temperature if decoder.drafter else None,
-    )
     sampler = Sampler(decoder.target.context.model, params, seed, prompt)
     try:
-        decoder.begin(prompt, ranking)
-        yield from decoder.generate(prompt[-1], sampler, max_tokens)
+        decoder.begin(prompt, sampler)
+        yield from decoder.generate(max_tokens)
     finally:
         sampler.close()
 
 
 def reply(
-    decoder: SpeculativeDecoder,
+    decoder: Conversation,
     prompt: Sequence[int],
     params: SamplingParams,
     *,

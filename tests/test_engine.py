@@ -47,16 +47,16 @@ def certain(tiny_equal: TinyPair) -> Iterator[Engine]:
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     """The steps of all replies from now on."""
     seen: list[Step] = []
-    from dyspec_edge.decode.loop import SpeculativeDecoder
+    from dyspec_edge.decode.loop import Conversation
 
-    original = SpeculativeDecoder.generate
+    original = Conversation.generate
 
-    def generate(self: SpeculativeDecoder, *args: Any) -> Iterator[Step]:
-        for step in original(self, *args):
+    def generate(self: Conversation, *args: Any, **options: Any) -> Iterator[Step]:
+        for step in original(self, *args, **options):
             seen.append(step)
             yield step
 
-    monkeypatch.setattr(SpeculativeDecoder, "generate", generate)
+    monkeypatch.setattr(Conversation, "generate", generate)
     return seen
 
 

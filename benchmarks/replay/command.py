@@ -191,7 +191,7 @@ class _Study:
 
 def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     policy = parse(spec, end_tokens)
-    if policy is None:
+    if policy.max_nodes == 0:
         raise click.UsageError("--policy none: plain decoding is what all are compared with")
     if isinstance(policy, PricedPolicy):  # its passes go by the prices of a machine
         raise click.UsageError("--policy priced: it is always there, on every curve by itself")

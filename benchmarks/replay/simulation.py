@@ -1,7 +1,7 @@
 """The step loop on a virtual clock: real loop and policies, a target that knows the text.
 
     policy      real: grow() and learn(), whose seconds are virtual
-    loop        real: SpeculativeDecoder, MatchVerifier
+    loop        real: Conversation, MatchVerifier
     drafter     fake: candidates come from a `Source`, a pass costs D(rows)
     target      fake: its next token is the recorded one, a pass costs T(rows)
 
@@ -27,7 +27,7 @@ from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import Sampler
@@ -216,6 +216,7 @@ class ReplayTarget:
         self.tokens: list[int] = []
         self.num_rows = 0
         self.rows = np.zeros(CAPACITY, np.uint64)  # stand for addresses of logits
+        self.context = mock.Mock()  # nothing here can be aborted
         self._clock = clock
 
     def prefill(self, tokens: Sequence[int], **_reporting: object) -> int:
@@ -241,6 +242,8 @@ class ReplayTarget:
 
 class ReplaySampler:
     """Draws the recorded tokens."""
+
+    params, seed = GREEDY, 0
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens
@@ -275,16 +278,16 @@ def replay(
     target = cast(TreeCache, ReplayTarget(clock))
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)
-    decoder = SpeculativeDecoder(
+    decoder = Conversation(
         target, ends, drafter=drafter, policy=policy, verifier=MatchVerifier(in_parts=True)
     )
     decoder.tree = TokenTree(CAPACITY, NUM_CANDIDATES)  # a cache takes trees of one size only
     result = Result(target_passes=clock.target_passes, draft_passes=clock.draft_passes)
     with mock.patch("time.perf_counter", clock.read):
-        decoder.begin(text.prompt, Ranking(GREEDY, 0))
+        decoder.begin(text.prompt, sampler)
         emitted = 0
         on_step(emitted)
-        for step in decoder.generate(text.prompt[-1], sampler, len(text.tokens)):
+        for step in decoder.generate(len(text.tokens)):
             emitted += len(step.tokens)
             result.marks.append(Mark(emitted, clock.now, len(step.nodes)))
             on_step(emitted)

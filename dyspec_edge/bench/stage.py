@@ -62,7 +62,7 @@ class Stage:
     ) -> None:
         self._config = replace(config, policy=None, verify="match")
         self._fresh = fresh
-        self._policies: dict[Lane, Policy | None] = {}
+        self._policies: dict[Lane, Policy] = {}
         self._calibration: Calibration | None = None
         self._engine: Engine | None = None
         self._stopped = False
@@ -173,7 +173,7 @@ class Stage:
             raise Cancelled("stopped")
         policy = self._policy(lane)
         idle = isinstance(policy, PricedPolicy) and policy.draft is None
-        drafts = policy is not None and not idle
+        drafts = policy.max_nodes > 0 and not idle
         decoder = self._models.decoder(policy, lane.verify, drafts=drafts)
         try:
             if self._calibration is not None and lane.policy in BY_PRICES:
@@ -184,7 +184,7 @@ class Stage:
             self._engine = None
             decoder.close()
 
-    def _policy(self, lane: Lane) -> Policy | None:
+    def _policy(self, lane: Lane) -> Policy:
         if self._fresh or lane not in self._policies:
             policy = self._parse(lane.policy)
             if self._calibration is not None and lane.policy in BY_PRICES:
@@ -198,7 +198,7 @@ class Stage:
             return f"policy {policy.name}: {self._calibration.prices}"
         return policy.explanation if isinstance(policy, SequoiaPolicy) else None
 
-    def _parse(self, spec: str) -> Policy | None:
+    def _parse(self, spec: str) -> Policy:
         return parse(spec, self._models.target.end_tokens)
 
 

@@ -1,30 +1,38 @@
-"""The step loop: grow a tree, let the target check it in one pass, commit what it agreed with.
+"""A conversation: a text that grows step by step, one token tree after another.
+
+    grow        the policy spends draft passes on a tree, and says which nodes are checked
+    verify      one pass of the target over them, the walk, the commit: exact
+    commit      the drafter keeps what it had read of the accepted path
+    learn       the policy hears how it ended, and what it cost
 
 Token ids only.  Both caches are valid after every step, whatever happens next: a consumer may
-walk away from the generator, a pass may be cancelled or fail.
+walk away from the generator, a pass may be cancelled or fail, and other conversations may take
+their steps in the same contexts between two of this one.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge import native
 from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy import ROOT, Policy
+from dyspec_edge.decode.policy.plain import PlainPolicy
 from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.decode.snapshot import TreeSnapshot
+from dyspec_edge.decode.timing import StepCost, StepTimer
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
+from dyspec_edge.errors import Cancelled
 
 Progress = Callable[[int, int], None]
-
-NO_DRAFTER = NoDrafter()
 
 
 class Step(NamedTuple):
@@ -34,10 +42,12 @@ class Step(NamedTuple):
         tokens: the emitted ids, the bonus token last.
         num_drafted: nodes that the target checked.
         num_accepted: drafted tokens among `tokens`.
-        path: the accepted nodes of the decoder's tree, the root first.
+        path: the accepted nodes of the tree, the root first.
         seconds: wall time of the step, but for a draft that read the prompt only now.
         is_chain: what the target checked has no branches.
         nodes: what the target checked, the root first.
+        cost: the parts of `seconds`.
+        tree: the tree as it was, where `generate` was asked to keep it.
     """
 
     tokens: tuple[int, ...]
@@ -47,17 +57,24 @@ class Step(NamedTuple):
     seconds: float
     is_chain: bool = True
     nodes: tuple[int, ...] = (0,)
+    cost: StepCost = StepCost()
+    tree: TreeSnapshot | None = None
 
 
-class SpeculativeDecoder:
-    """A target and, unless decoding is plain, a policy, most often with a drafter.
+class Conversation:
+    """A text in the caches of a target and, most often, of a drafter.
 
     Args:
-        target: the target's cache; `close` closes it.
+        target: the target's cache; closed by `close`.
         end_tokens: int32 ids that end a text.
-        drafter: a policy that works without one is the only reason to leave it out.
-        policy: None decodes plainly.
+        drafter: closed by `close`; a policy that works without one is the only reason to leave it
+            out.
+        policy: of this conversation alone; None decodes plainly.
         verifier: `match` or `residual`.
+
+    Attributes:
+        tree: of the step under way or the last one.
+        end_tokens: ids that end a text.
     """
 
     def __init__(
@@ -70,112 +87,133 @@ class SpeculativeDecoder:
         verifier: Verifier | None = None,
     ) -> None:
         self.target = target
-        self.drafter = drafter
-        self.policy = policy
+        self.drafter = drafter or NoDrafter()
+        self.policy = policy or PlainPolicy()
         self.verifier: Verifier = verifier or MatchVerifier()
-        self.tree = TokenTree(policy.tree_capacity if policy else 1, NUM_CANDIDATES)
+        self.tree = TokenTree(self.policy.tree_capacity, NUM_CANDIDATES)
         self.end_tokens = frozenset(end_tokens.tolist())
+        self._timer = StepTimer(self.target, self.drafter)
+        self._abort_flag = native.AbortFlag()
+        self._root = 0
+        self._sampler: Sampler | None = None
 
     def begin(
-        self, prompt: Sequence[int], ranking: Ranking, *, on_progress: Progress | None = None
+        self, prompt: Sequence[int], sampler: Sampler, *, on_progress: Progress | None = None
     ) -> int:
         """Read a prompt: all but its last token, which becomes the first root.
 
         Args:
+            prompt: the whole text so far; what the caches know of it is not read again.
+            sampler: of the reply that `generate` then makes.
             on_progress: (tokens read, tokens to read), both models together.
 
         Returns:
             The number of prompt tokens that the target had in its cache.
+
+        Raises:
+            Cancelled, DecodeError: what was read until then is kept.
         """
+        self._take_turn()
+        self._root, self._sampler = prompt[-1], sampler
         before = prompt[:-1]
         drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
-        if drafter is not None:
-            drafter.begin(before, ranking)
-        reads = self.policy.begin(prompt, drafter) if self.policy is not None else True
-        more = drafter.num_behind if drafter is not None and reads else 0
+        drafter.begin(before, self._ranking(sampler))
+        reads = self.policy.begin(prompt, drafter)
+        more = drafter.num_behind if reads else 0
         reused = self.target.prefill(
             before, on_progress=lambda done, total: report(done, total + more)
         )
-        if drafter is not None and reads:
+        if reads:
             read = len(before) - reused
             drafter.read(on_progress=lambda done, total: report(read + done, read + total))
         return reused
 
-    def generate(self, root: int, sampler: Sampler, max_tokens: int) -> Iterator[Step]:
+    def generate(self, max_tokens: int, *, keep_trees: bool = False) -> Iterator[Step]:
         """Steps until an end token or `max_tokens` tokens, after `begin`.
 
+        Args:
+            keep_trees: whether steps carry their trees.
+
         Raises:
-            Cancelled, DecodeError: caches as they were after the last step.
+            Cancelled: `abort` was called; caches as they were after the last step.
+            DecodeError: likewise.
         """
         try:
             index = 0
             while index < max_tokens:
-                step = self._step(root, sampler, index, max_tokens - index)
+                if self.is_aborted:  # on a GPU nobody looks at it inside a pass
+                    raise Cancelled("stopped")
+                self._take_turn()
+                step = self._step(index, max_tokens - index, keep_trees)
                 index += len(step.tokens)
-                root = step.tokens[-1]
+                self._root = step.tokens[-1]
                 yield step
-                if root in self.end_tokens:
+                if self._root in self.end_tokens:
                     return
         finally:
             self.rewind(len(self.target.tokens))
 
-    def _step(self, root: int, sampler: Sampler, index: int, room: int) -> Step:
-        started = time.perf_counter()
-        tree, target, drafter, policy = self.tree, self.target, self.drafter, self.policy
-        tree.reset(root)
-        nodes = ROOT
-        read_before = drafter.read_seconds if drafter is not None else 0.0
-        if drafter is not None:
-            drafter.start_step(target.tokens, index)
-        if policy is not None and room > 1:
-            nodes = policy.grow(tree, drafter or NO_DRAFTER, max_depth=room - 1)
-        grown, rows_before = time.perf_counter(), target.num_rows
-        drafting = drafter or NO_DRAFTER
-        found = self.verifier.verify(target, drafting, tree, nodes, sampler, index)
-        drafting.commit(tree, found.path)
-        verified = time.perf_counter()
-        seconds = verified - started
-        if drafter is not None:
-            seconds -= drafter.read_seconds - read_before
-        if policy is not None:
-            policy.learn(
-                tree,
-                found.path,
-                found.tokens,
-                num_rows=target.num_rows - rows_before,
-                target_seconds=verified - grown - found.draw_seconds,
-                seconds=seconds - found.draw_seconds,
-            )
+    def _step(self, index: int, room: int, keep_tree: bool) -> Step:
+        tree, drafter, timer = self.tree, self.drafter, self._timer
+        assert self._sampler is not None, "begin() comes first"
+        timer.start()
+        tree.reset(self._root)
+        drafter.start_step(self.target.tokens, index)
+        nodes = self.policy.grow(tree, drafter, room - 1) if room > 1 else ROOT
+        timer.grown()
+        found = self.verifier.verify(self.target, drafter, tree, nodes, self._sampler, index)
+        drafter.commit(tree, found.path)
+        cost = timer.verified(found.draw_seconds)
+        self.policy.learn(tree, found.path, found.tokens, cost)
         checked = tuple(nodes.tolist())
         return Step(
             tokens=tuple(found.tokens),
             num_drafted=len(checked) - 1,
             num_accepted=found.num_accepted,
             path=tuple(found.path),
-            seconds=seconds,
+            seconds=cost.seconds,
             # Depth first: the last node is as deep as there are others only without a branch.
             is_chain=tree.depth.item(checked[-1]) == len(checked) - 1,
             nodes=checked,
+            cost=cost,
+            tree=TreeSnapshot.of(tree, nodes, found.path) if keep_tree else None,
         )
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""
         self.target.rewind(length)
-        if self.drafter is not None:
-            self.drafter.rewind(length)
+        self.drafter.rewind(length)
 
-    def set_abort(self, abort: bool) -> None:
-        """Stop a running pass of either model as soon as possible, or allow passes again."""
-        flag = self.target.context.abort_flag
-        if abort:
-            flag.set()
-        else:
-            flag.clear()
-        if self.drafter is not None:
-            self.drafter.set_abort(abort)
+    def abort(self) -> None:
+        """Stop a running pass of either model as soon as possible, and allow no other.
+
+        From any thread or a signal handler; `begin` and `generate` then raise Cancelled.
+        """
+        self._abort_flag.set()
+
+    @property
+    def is_aborted(self) -> bool:
+        """Whether `abort` was called and `clear_abort` was not."""
+        return self._abort_flag.is_set
+
+    def clear_abort(self) -> None:
+        """Allow passes again."""
+        self._abort_flag.clear()
 
     def close(self) -> None:
-        """Close both contexts.  Idempotent."""
+        """Close both caches.  Idempotent."""
         self.target.close()
-        if self.drafter is not None:
-            self.drafter.close()
+        self.drafter.close()
+
+    def _take_turn(self) -> None:
+        """Let passes look at this conversation's flag: another one may have had the contexts."""
+        self.target.context.poll(self._abort_flag)
+        self.drafter.poll(self._abort_flag)
+
+    def _ranking(self, sampler: Sampler) -> Ranking:
+        return Ranking(
+            sampler.params,
+            sampler.seed,
+            residual=self.verifier.name == "residual",
+            draft_temperature=self.drafter.temperature,
+        )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dyspec_edge.decode.loop import SpeculativeDecoder, Step
+from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler
 
 
@@ -91,12 +91,10 @@ class Counters:
     plain_seconds: float | None
 
     @classmethod
-    def read(cls, decoder: SpeculativeDecoder) -> Counters:
+    def read(cls, decoder: Conversation) -> Counters:
         """The totals as they stand."""
         target, drafter = decoder.target, decoder.drafter
-        plain = decoder.policy.figures().get("plain") if decoder.policy else None
-        if drafter is None:
-            return cls(target.decode_seconds, 0.0, 0.0, 0.0, target.num_rows, 0, 0, plain)
+        plain = decoder.policy.figures().get("plain")
         draft = drafter.totals
         return cls(
             target.decode_seconds,
@@ -112,7 +110,7 @@ class Counters:
 
 def summarise(
     *,
-    decoder: SpeculativeDecoder,
+    decoder: Conversation,
     sampler: Sampler,
     before: Counters,
     steps: Sequence[Step],
@@ -147,7 +145,7 @@ def summarise(
     known = target_seconds + draft_seconds + rows_seconds + sampler.seconds
     return Stats(
         seed=sampler.seed,
-        policy=decoder.policy.name if decoder.policy else "none",
+        policy=decoder.policy.name,
         verify=decoder.verifier.name,
         temperature=sampler.temperature,
         time_to_first_token=time_to_first_token,
@@ -180,7 +178,7 @@ def summarise(
         chain_steps=chains,
         tree_steps=len(steps) - sizes[0] - chains,
         tree_size_histogram=_histogram(sizes),
-        learned=dict(decoder.policy.figures()) if decoder.policy else {},
+        learned=dict(decoder.policy.figures()),
     )
 
 

@@ -12,8 +12,6 @@ and probabilities; it must not know models, caches or why a node was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -129,32 +127,3 @@ class TokenTree:
             nodes.append(node)
             node = int(self.parent[node])
         return nodes[::-1]
-
-    def draw(
-        self,
-        piece: Callable[[int], str],
-        accepted: Sequence[int] = (),
-        shown: Sequence[int] | None = None,
-    ) -> str:
-        """The tree as text, one node a line, the accepted path marked with a star.
-
-        Args:
-            piece: the text of a token id.
-            accepted: node indices of the accepted path.
-            shown: nodes to draw, every node's parent among them; None draws all.
-        """
-        marked = set(accepted)
-        visible = set(range(self.size) if shown is None else shown)
-        lines: list[str] = []
-        waiting = [(0, "", "")]  # not by recursion: a chain can be deeper than Python's stack
-        while waiting:
-            node, prefix, branch = waiting.pop()
-            star = "*" if node in marked else " "
-            chance = "" if node == 0 else f"  {self.confidence[node]:.2f}"
-            lines.append(f"{star} {prefix}{branch}{piece(int(self.token[node]))!r}{chance}")
-            indent = prefix + {"": "", "├─ ": "│  ", "└─ ": "   "}[branch]
-            below = [child for child in self.children(node) if child in visible]
-            waiting.extend(
-                (child, indent, "└─ " if child == below[-1] else "├─ ") for child in below[::-1]
-            )
-        return "\n".join(lines)

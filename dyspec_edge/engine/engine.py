@@ -32,7 +32,7 @@ class Engine:
     Methods may be called from any thread; replies are generated one at a time.
 
     Attributes:
-        last_step: of the reply under way or the last one; its nodes are those of `decoder.tree`.
+        last_step: of the reply under way or the last one, with its tree.
     """
 
     def __init__(self, config: EngineConfig, loaded: Loaded) -> None:
@@ -153,19 +153,19 @@ class Engine:
         happens.
         """
         if self._running:
-            self.decoder.set_abort(True)
+            self.decoder.abort()
 
     def render_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
         self._require_open()
         step = self.last_step
-        if step is None:
+        if step is None or step.tree is None:
             return ""
 
         def shown(token: int) -> str:
             return self._model.piece(token, special=True).decode("utf-8", "replace")
 
-        return self.decoder.tree.draw(shown, step.path, step.nodes)
+        return step.tree.render(shown)
 
     def close(self) -> None:
         """Free models and caches.  Idempotent."""
@@ -198,14 +198,14 @@ class Engine:
         """`reply`, when no other one is under way."""
         with self._lock:
             self._require_open()
-            self.decoder.set_abort(False)  # a cancel may have come too late for the last reply
+            self.decoder.clear_abort()  # a cancel may have come too late for the last reply
             self._current = this[0]
             self._running = True
             try:
                 yield from reply
             finally:
                 self._running = False
-                self.decoder.set_abort(False)
+                self.decoder.clear_abort()
 
     def _require_open(self) -> None:
         if self._closed:

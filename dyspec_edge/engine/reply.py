@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder, Step
+from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams, fresh_seed
 from dyspec_edge.decode.stats import Counters, Stats, summarise
 from dyspec_edge.errors import Cancelled
@@ -67,7 +66,7 @@ class Reply:
 
     def __init__(
         self,
-        decoder: SpeculativeDecoder,
+        decoder: Conversation,
         model: Model,
         params: SamplingParams,
         prompt: Sequence[int],
@@ -111,12 +110,10 @@ class Reply:
         """
         try:
             self._read_prompt(on_prefill)
-            for step in self._decoder.generate(self._prompt[-1], self._sampler, max_tokens):
+            for step in self._decoder.generate(max_tokens, keep_trees=True):
                 yield self._take(step)
                 if self._finish_reason is not None:
                     break
-                if self._decoder.target.context.abort_flag.is_set:  # no GPU pass looks at it
-                    raise Cancelled("stopped")
         except Cancelled:
             self._finish_reason = "cancelled"
         yield self._last_chunk()
@@ -129,14 +126,7 @@ class Reply:
     def _read_prompt(self, on_prefill: Callable[[int, int], None] | None) -> None:
         started = time.perf_counter()
         decoder = self._decoder
-        temperature = decoder.drafter.temperature if decoder.drafter else None
-        ranking = Ranking(
-            self._sampler.params,
-            self._sampler.seed,
-            residual=decoder.verifier.name == "residual",
-            draft_temperature=temperature,
-        )
-        self._num_cached = decoder.begin(self._prompt, ranking, on_progress=on_prefill)
+        self._num_cached = decoder.begin(self._prompt, self._sampler, on_progress=on_prefill)
         self._prefill_seconds = time.perf_counter() - started
         self._before = Counters.read(decoder)
 

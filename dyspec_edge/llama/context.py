@@ -51,6 +51,7 @@ class Context:
         type_k, type_v: a key of `CACHE_TYPES`.
 
     Attributes:
+        abort_flag: what passes look at; set it to stop them.
         candidates: samplers on the device that holds the logits, or None; with them no logits
             come to the host.
 
@@ -89,7 +90,8 @@ class Context:
         params.swa_full = True  # a sliding window that drops cells could not be rewound
         params.kv_unified = True
         params.no_perf = True
-        params.abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
+        self._abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
+        params.abort_callback = self._abort_callback
         params.abort_callback_data = self.abort_flag.address
         sink.complaint = ""
         self._context: Any = llama_cpp.llama_init_from_model(model.handle, params)
@@ -128,6 +130,12 @@ class Context:
         if code != 0:
             raise self.failure(code, batch.size)
         llama_cpp.llama_synchronize(self._context)
+
+    def poll(self, flag: native.AbortFlag) -> None:
+        """From now on passes look at `flag` instead of the present `abort_flag`."""
+        if flag is not self.abort_flag:
+            llama_cpp.llama_set_abort_callback(self._context, self._abort_callback, flag.address)
+            self.abort_flag = flag
 
     def require_outputs(self, num_rows: int) -> None:
         """Check that so many rows of one pass may ask for logits.

@@ -12,7 +12,7 @@ from dyspec_edge.decode import cost
 from dyspec_edge.decode.cache import TreeCache
 from dyspec_edge.decode.draft import backend
 from dyspec_edge.decode.draft.model import ModelDrafter
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.priced import LONGEST_READ, PricedPolicy
 from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
@@ -71,7 +71,7 @@ class Builder:
         pair: PairReport | None,
         policy: Policy | None,
         verify: str,
-    ) -> SpeculativeDecoder:
+    ) -> Conversation:
         """Contexts of the size that `policy` needs, and the decoder over them."""
         config, num_ctx = self._config, self.plan.num_ctx
         if isinstance(policy, SequoiaPolicy) and config.draft is not None:
@@ -100,7 +100,7 @@ class Builder:
             verifier: Verifier = MatchVerifier()
             if verify == "residual":
                 verifier = policy.residual_verifier() if policy else ResidualVerifier()
-            return SpeculativeDecoder(
+            return Conversation(
                 target, model.end_tokens, drafter=drafter, policy=policy, verifier=verifier
             )
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from dyspec_edge import llama
 from dyspec_edge.decode import cost
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.draft.interface import NoDrafter
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy, parse
+from dyspec_edge.decode.policy.plain import PlainPolicy
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
 from dyspec_edge.errors import DeviceError, OptionError
@@ -47,9 +49,7 @@ class Models:
     plain_reason: str | None
     notices: tuple[str, ...]
 
-    def decoder(
-        self, policy: Policy | None, verify: str, *, drafts: bool = True
-    ) -> SpeculativeDecoder:
+    def decoder(self, policy: Policy | None, verify: str, *, drafts: bool = True) -> Conversation:
         """A decoder with contexts of its own.
 
         Args:
@@ -77,7 +77,7 @@ class Models:
 class Loaded:
     """Everything that an engine needs; `plain_seconds` of a token are None if not measured."""
 
-    decoder: SpeculativeDecoder
+    decoder: Conversation
     models: Models
     plain_seconds: float | None
     notices: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ def load(
             plain_seconds, pays = costs.plain, costs.pays or not chooses
             if chooses:
                 notices.append(_verdict(costs))
-                decoder.policy = policy if pays else None
-            elif config.policy == DEFAULT_POLICY and policy is not None:
+                decoder.policy = policy if pays else PlainPolicy()
+            elif config.policy == DEFAULT_POLICY and policy.max_nodes > 0:
                 notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
         if isinstance(policy, SequoiaPolicy):
             notices.append(policy.explanation)
@@ -249,11 +249,11 @@ def _policy_spec(config: EngineConfig, models: Models) -> str:
 
 
 def calibrate(
-    decoder: SpeculativeDecoder, calibrator: Calibrator, on_progress: Progress | None
+    decoder: Conversation, calibrator: Calibrator, on_progress: Progress | None
 ) -> Calibration:
     """Measure what the passes of a decoder cost, or find what was measured before."""
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
-    draft = decoder.drafter.shared_cache if decoder.drafter else None
+    draft = decoder.drafter.shared_cache
     return calibrator.calibrate(decoder.target, draft, report)
 
 
@@ -264,10 +264,10 @@ def set_prices(policy: PricedPolicy | SequoiaPolicy, calibration: Calibration) -
         policy.set_prices(calibration.target, None)
 
 
-def pad_passes(decoder: SpeculativeDecoder, calibration: Calibration) -> None:
+def pad_passes(decoder: Conversation, calibration: Calibration) -> None:
     """Fill the passes of both models up to the sizes whose prices are known."""
     decoder.target.pad_to(calibration.target.pass_sizes)
-    draft = decoder.drafter.shared_cache if decoder.drafter else None
+    draft = decoder.drafter.shared_cache
     if draft is not None and calibration.draft is not None:
         draft.pad_to(calibration.draft.pass_sizes)
 
@@ -278,19 +278,18 @@ def _explanation(policy: PricedPolicy, calibration: Calibration) -> str:
     return f"policy {policy.name}, from {used}: {calibration.verdict} ({calibration.prices})"
 
 
-def _close_draft(decoder: SpeculativeDecoder, model: llama.Model) -> None:
-    if decoder.drafter is not None:
-        decoder.drafter.close()
-    decoder.drafter = None
+def _close_draft(decoder: Conversation, model: llama.Model) -> None:
+    decoder.drafter.close()
+    decoder.drafter = NoDrafter()
     model.close()
 
 
 def _measure(
-    decoder: SpeculativeDecoder, on_progress: Progress | None, *, chooses: bool
+    decoder: Conversation, on_progress: Progress | None, *, chooses: bool
 ) -> cost.PassCosts:
     """Pass costs of what is loaded; only those that the choice of a policy needs."""
     drafter = decoder.drafter
-    draft = drafter.shared_cache if drafter and chooses else None
+    draft = drafter.shared_cache if chooses else None
     sizes = (1, *(1 + k for k in cost.LENGTHS)) if draft else (1,)
     report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
     return cost.measure(decoder.target, draft, sizes, report)

@@ -17,7 +17,7 @@ import pytest
 from dyspec_edge import native
 from dyspec_edge.decode.draft.backend import choose
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.llama import Batch, Context, Model, backend_sampler
@@ -266,15 +266,15 @@ def test_the_host_does_it_where_the_device_lacks_an_operation(
 TEXT = [1, *np.random.default_rng(3).choice(tiny.VOCABULARY.normal, 20).tolist()]
 
 
-def steps_of(decoder: SpeculativeDecoder, params: SamplingParams, seed: int) -> list[list[int]]:
+def steps_of(decoder: Conversation, params: SamplingParams, seed: int) -> list[list[int]]:
     """Tokens of each step and how many nodes were drafted; `priced` goes by the time as well."""
     found = steps(decoder, TEXT, params, seed=seed, max_tokens=30)
-    if decoder.policy is not None and decoder.policy.name == "priced":
+    if decoder.policy.name == "priced":
         return [[token for step in found for token in step.tokens]]
     return [[step.num_drafted, *step.tokens] for step in found]
 
 
-def said(decoder: SpeculativeDecoder, seed: int) -> list[int]:
+def said(decoder: Conversation, seed: int) -> list[int]:
     params = SamplingParams(temperature=0.7)
     return reply(decoder, TEXT, params, seed=seed, max_tokens=60)
 

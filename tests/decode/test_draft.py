@@ -14,7 +14,7 @@ from scipy.stats import chisquare
 from dyspec_edge import native
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import TARGET_STREAM, Sampler, SamplingParams
 from dyspec_edge.llama import UBATCH, Model
 from tests import tiny
@@ -225,7 +225,7 @@ def prompt(length: int = 20, seed: int = 0) -> list[int]:
     return [1, *np.random.default_rng(seed).choice(tiny.VOCABULARY.normal, length - 1).tolist()]
 
 
-def unread(decoder: SpeculativeDecoder) -> int:
+def unread(decoder: Conversation) -> int:
     """Tokens that the draft has yet to read, the root apart."""
     drafter = model_drafter(decoder)
     return len(decoder.target.tokens) - len(drafter.cache.tokens)
@@ -266,7 +266,9 @@ def test_a_second_turn_reads_only_what_is_new(tiny_pair: TinyPair) -> None:
         assert read[-1][1] <= 30 + 2
 
 
-def test_what_the_draft_missed_is_read_in_one_go(tiny_pair: TinyPair) -> None:
+def test_what_the_draft_missed_is_read_in_one_go(
+    tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reply without drafting in between: more unread tokens than one pass can take."""
     with (
         opened_decoder(tiny_pair, "dyspec:8") as decoder,
@@ -276,11 +278,11 @@ def test_what_the_draft_missed_is_read_in_one_go(tiny_pair: TinyPair) -> None:
         text, params = prompt(700, seed=2), SamplingParams(temperature=1.0)
         drafter.begin(text[:20], Ranking(params, 1))
         drafter.read()
-        decoder.target.prefill(text[:-1])
-        assert unread(decoder) > UBATCH
+        monkeypatch.setattr(decoder.policy, "begin", lambda *_: False)  # it does not read now
         with closing(Sampler(decoder.target.context.model, params, 1, text)) as sampler:
-            found = decoder.generate(text[-1], sampler, 50)
-            out = [token for step in found for token in step.tokens]
+            decoder.begin(text, sampler)
+            assert unread(decoder) > UBATCH
+            out = [token for step in decoder.generate(50) for token in step.tokens]
         assert out == reply(plain, text, params, seed=1, max_tokens=50)
         assert unread(decoder) <= 2
 

@@ -16,8 +16,7 @@ import pytest
 from scipy.stats import chisquare
 
 from dyspec_edge.decode.cache import TreeCache
-from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.loop import SpeculativeDecoder, Step
+from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.errors import Cancelled, DyspecError
@@ -68,7 +67,7 @@ def prompt(length: int = 20, seed: int = 0) -> list[int]:
 class PlainTexts:
     """What plain decoding says, remembered."""
 
-    def __init__(self, decoder: SpeculativeDecoder) -> None:
+    def __init__(self, decoder: Conversation) -> None:
         self._decoder = decoder
         self.reply = cache(self._reply)
 
@@ -88,10 +87,10 @@ def tokens_of(found: Sequence[Step]) -> list[int]:
     return [token for step in found for token in step.tokens]
 
 
-def assert_caches_hold(decoder: SpeculativeDecoder, text: Sequence[int]) -> None:
+def assert_caches_hold(decoder: Conversation, text: Sequence[int]) -> None:
     """Both caches are at the last emitted token but one, which will be the next root."""
     assert decoder.target.tokens == list(text[:-1])
-    if decoder.drafter is not None:
+    if decoder.drafter.shared_cache is not None:
         read = model_drafter(decoder).cache.tokens
         assert read == list(text[: len(read)])
 
@@ -102,7 +101,6 @@ def test_match_says_what_plain_decoding_says(
 ) -> None:
     accepted = 0
     with opened_decoder(tiny_pair, policy) as decoder:
-        assert decoder.policy is not None
         size = decoder.policy.max_nodes
         length = 100 if size < 16 else 60 if size < 64 else 30  # 240 tokens at least
         for params in (GREEDY, COOL, WARM, PENALISED):
@@ -168,10 +166,10 @@ def test_one_native_call_ends_a_step_as_its_parts_do(
         found: list[tuple[object, ...]] = []
         with opened_decoder(tiny_pair, policy) as decoder:
             decoder.verifier = verifier
-            drafter = model_drafter(decoder) if decoder.drafter is not None else None
+            drafter = decoder.drafter.shared_cache
             for seed in range(4):
                 for step in steps(decoder, prompt(seed=seed), params, seed=seed, max_tokens=60):
-                    drafted = list(drafter.cache.tokens) if drafter is not None else []
+                    drafted = list(drafter.tokens) if drafter is not None else []
                     held = list(decoder.target.tokens), drafted
                     found.append((step.tokens, step.path, step.num_accepted, step.nodes, held))
         return found
@@ -231,7 +229,7 @@ def test_max_tokens_is_met_exactly(tiny_pair: TinyPair, plain: PlainTexts, polic
             assert_caches_hold(decoder, [*text, *wanted[:max_tokens]])
 
 
-def assert_wholly_accepted(decoder: SpeculativeDecoder, found: Iterator[Step]) -> int:
+def assert_wholly_accepted(decoder: Conversation, found: Iterator[Step]) -> int:
     """Every step ends at a leaf or with a drafted end token, never at a wrong child."""
     tree, accepted = decoder.tree, 0
     for step in found:
@@ -349,9 +347,9 @@ def test_residual_follows_the_targets_distribution(
     ):
         for seed in range(num_replies):
             sampler.seed = seed
-            decoder.begin(text, Ranking(params, seed, residual=True))
+            decoder.begin(text, sampler)
             out: list[int] = []
-            for step in decoder.generate(text[-1], sampler, 4):
+            for step in decoder.generate(4):
                 out += step.tokens
                 if len(out) >= 2:
                     break
@@ -403,7 +401,7 @@ def test_three_replies_in_a_row_are_all_drafted(tiny_pair: TinyPair, plain: Plai
             assert sum(step.num_drafted for step in found) > 40
 
 
-def until_cancelled(decoder: SpeculativeDecoder, text: list[int]) -> list[int]:
+def until_cancelled(decoder: Conversation, text: list[int]) -> list[int]:
     """What was said of the last reply; replies are made until one is cancelled."""
     while True:
         out: list[int] = []
@@ -453,13 +451,13 @@ def test_an_abort_from_another_thread(tiny_pair: TinyPair, plain: PlainTexts) ->
     wanted = plain.reply(tuple(text), WARM, 1, 100)
     with opened_decoder(tiny_pair, "dyspec:64") as decoder:
         for delay in (0.005, 0.03, 0.08):
-            timer = threading.Timer(delay, decoder.set_abort, [True])
+            timer = threading.Timer(delay, decoder.abort)
             timer.start()
             started = time.perf_counter()
             out = until_cancelled(decoder, text)
             assert time.perf_counter() - started < 10
             timer.join()
-            decoder.set_abort(False)
+            decoder.clear_abort()
             assert out == wanted[: len(out)]
             assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
 

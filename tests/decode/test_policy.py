@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.chain import ChainPolicy
 from dyspec_edge.decode.policy.dyspec import DySpecPolicy, ThresholdPolicy
@@ -378,14 +378,15 @@ def test_leaves_are_capped_by_the_sequence_ids() -> None:
 )
 def test_what_policy_spells(spec: str, kind: type, num_nodes: int, num_leaves: int) -> None:
     policy = parse(spec, ENDS)
-    assert policy is not None
     assert isinstance(policy, kind)
     assert policy.name == spec
     assert (policy.max_nodes, policy.max_leaves) == (num_nodes, num_leaves)
 
 
 def test_none_is_plain_decoding() -> None:
-    assert parse("none", ENDS) is None
+    policy, tree = parse("none", ENDS), TokenTree(1, 4)
+    assert (policy.name, policy.max_nodes, policy.tree_capacity) == ("none", 0, 1)
+    assert policy.grow(tree, NoDrafter(), 5).tolist() == [0]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
 from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.llama import Model
 from tests.conftest import TinyPair
@@ -120,9 +121,11 @@ class World(Drafter):
             tree,
             path,
             tokens,
-            num_rows=len(nodes),
-            target_seconds=seconds,
-            seconds=self.now - started - (self.read_seconds - read),
+            StepCost(
+                seconds=self.now - started - (self.read_seconds - read),
+                target_seconds=seconds,
+                num_rows=len(nodes),
+            ),
         )
         self.at += len(tokens)
         self.num_behind += len(tokens) - known
@@ -340,7 +343,7 @@ def test_what_a_reply_saved_is_not_at_stake_in_the_next() -> None:
     stake, tree = policy.left, TokenTree(64, 4)
     policy.begin([5, 6, 7], None)
     for _ in range(50):
-        policy.learn(tree, [0], [8] * 8, num_rows=8, target_seconds=0.1, seconds=0.1)
+        policy.learn(tree, [0], [8] * 8, StepCost(0.1, target_seconds=0.1, num_rows=8))
     assert policy.left > 10 * stake
     policy.begin([5, 6, 7], None)
     assert policy.left == pytest.approx(stake, rel=1e-3)
@@ -352,7 +355,7 @@ def test_what_a_reply_lost_is_owed_by_the_next() -> None:
     tree = TokenTree(64, 4)
     policy.begin([5, 6, 7], None)
     for _ in range(3):
-        policy.learn(tree, [0], [8], num_rows=8, target_seconds=0.2, seconds=0.2)
+        policy.learn(tree, [0], [8], StepCost(0.2, target_seconds=0.2, num_rows=8))
     left = policy.left
     policy.begin([5, 6, 7], None)
     assert policy.left == pytest.approx(left)
@@ -386,7 +389,6 @@ def test_trees_grow_on_real_passes(tiny_pair: TinyPair) -> None:
         found = list(steps(decoder, [1, 300, 301], params, seed=4, max_tokens=60))
         policy, drafter = decoder.policy, model_drafter(decoder)
         assert isinstance(policy, PricedPolicy)
-        assert drafter is not None
         assert max(step.num_drafted for step in found) > 16
         assert any(not step.is_chain for step in found)
         assert sum(len(s.tokens) for s in found) / len(found) > 2
@@ -473,5 +475,5 @@ def test_slow_plain_passes_leave_the_account_alone() -> None:
     tree = TokenTree(8, 4)
     for i in range(200):
         slow = 0.5 if i % 5 == 0 else 0.1  # the median sees none of the slow ones
-        policy.learn(tree, [0], [9 + i], num_rows=1, target_seconds=slow, seconds=slow)
+        policy.learn(tree, [0], [9 + i], StepCost(slow, target_seconds=slow, num_rows=1))
     assert policy.left >= 3 * policy.target.at(1)

@@ -13,6 +13,7 @@ from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy.sequoia import DEFAULT, WIDTH, Acceptance, SequoiaPolicy
 from dyspec_edge.decode.policy.sequoia_tree import Programme, Shape, fastest
 from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import OptionError
 from tests.decode.test_policy import ENDS, FAR, NO_ENDS, TableDrafter, new_tree
@@ -257,9 +258,9 @@ def test_accepted_children_of_the_root_are_counted() -> None:
         tree.reset(7)
         for child in (11, 12, 13, 9):
             tree.add(0, child, 0.25, terminal=child == 9)
-        policy.learn(tree, path, [token], num_rows=5, target_seconds=1.0, seconds=1.0)
+        policy.learn(tree, path, [token], StepCost(1.0, target_seconds=1.0, num_rows=5))
     tree.reset(7)  # a step without a tree says nothing
-    policy.learn(tree, [0], [12], num_rows=1, target_seconds=1.0, seconds=1.0)
+    policy.learn(tree, [0], [12], StepCost(1.0, target_seconds=1.0, num_rows=1))
     assert policy.num_steps == 4
     assert policy.num_accepted[:4].tolist() == [0, 2, 0, 1]
 

@@ -20,16 +20,6 @@ def make_tree() -> TokenTree:
     return tree
 
 
-def test_only_what_is_shown_is_drawn() -> None:
-    tree = TokenTree(8, 2)
-    tree.reset(10)
-    kept = tree.add(0, 11, 0.5)
-    tree.add(0, 12, 0.25)
-    tree.add(kept, 13, 0.5)
-    drawn = tree.draw(str, accepted=[0, kept], shown=[0, kept])
-    assert drawn.splitlines() == ["* '10'", "* └─ '11'  0.50"]
-
-
 def test_a_new_tree_is_its_root() -> None:
     tree = TokenTree(8, 4)
     tree.reset(7)
@@ -91,31 +81,6 @@ def test_a_full_tree_says_so() -> None:
     tree.add(0, 1, 0.5)
     with pytest.raises(IndexError, match="a tree of 2 nodes is full"):
         tree.add(0, 2, 0.5)
-
-
-def test_draw_marks_the_accepted_path() -> None:
-    drawing = make_tree().draw(WORDS.__getitem__, accepted=[0, 1, 4])
-    assert drawing.splitlines() == [
-        "* 'the'",
-        "* ├─ ' cat'  0.50",
-        "  │  ├─ ' sat'  0.50",
-        "* │  └─ ' ran'  0.25",
-        "  └─ ' dog'  0.25",
-    ]
-
-
-def test_draw_of_a_root_alone() -> None:
-    tree = TokenTree(2, 1)
-    assert tree.draw(WORDS.__getitem__) == "  'the'"
-
-
-def test_draw_goes_as_deep_as_a_tree_can() -> None:
-    tree = TokenTree(1025, 1)
-    for node in range(1024):
-        tree.add(node, 1, 1.0)
-    lines = tree.draw(WORDS.__getitem__, accepted=range(1025)).splitlines()
-    assert len(lines) == 1025
-    assert all(line.startswith("*") for line in lines)
 
 
 def test_native_code_and_python_share_the_size() -> None:

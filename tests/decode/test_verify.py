@@ -98,7 +98,6 @@ class Case:
 
     def make_policy(self) -> Policy:
         policy = parse(self.policy, np.array([END], np.int32))
-        assert policy is not None
         if self.max_leaves is not None:
             policy.max_leaves = self.max_leaves
         return policy

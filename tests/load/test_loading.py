@@ -139,7 +139,7 @@ def test_a_recurrent_target_decodes_plainly_and_says_why(
         expected = converse(engine)
     for policy in ("dyspec:8", None):
         with opened(tiny_recurrent, tiny_pair.draft, policy=policy) as engine:
-            assert engine.decoder.drafter is None
+            assert engine.decoder.drafter.shared_cache is None
             assert sum("recurrent (mamba)" in line for line in engine.notices) == 1
             replies = converse(engine)
         assert [r.text for r in replies] == [r.text for r in expected]
@@ -161,7 +161,7 @@ def test_a_recurrent_target_survives_a_stop_string(tiny_recurrent: Path) -> None
 
 def test_a_recurrent_draft_is_not_used_and_named(tiny_target: Path, tiny_recurrent: Path) -> None:
     with opened(tiny_target, tiny_recurrent) as engine:
-        assert engine.decoder.drafter is None
+        assert engine.decoder.drafter.shared_cache is None
         assert "cannot draft a tree" in notices(engine)
         assert text_of(engine)
 
@@ -262,7 +262,7 @@ def test_without_a_draft_the_text_itself_is_looked_up(
         assert "policy priced, from the text's repetitions: " in policy_line(engine)
         assert "prompt lookup will pay" in policy_line(engine)
         replies = converse(engine, LONG)
-        assert engine.decoder.drafter is None
+        assert engine.decoder.drafter.shared_cache is None
     assert [r.tokens for r in replies] == [r.tokens for r in expected]
     assert sum(r.stats.draft_tokens for r in replies) > 0
 
@@ -291,11 +291,9 @@ def test_what_was_learned_outlives_the_engine(tiny_pair: TinyPair, fake_curves: 
     fake_curves(*CHEAP_ROWS)
     with opened(*tiny_pair, policy="priced") as engine:
         converse(engine)
-        assert engine.decoder.policy is not None
         learned = engine.decoder.policy.figures()["acceptance"]
     assert learned != 0.8
     with opened(*tiny_pair, policy="priced") as engine:
-        assert engine.decoder.policy is not None
         assert engine.decoder.policy.figures()["acceptance"] == learned
 
 
@@ -359,7 +357,7 @@ def test_a_policy_that_was_given_is_not_questioned(
 def test_policy_none_leaves_the_draft_alone(tmp_path: Path, tiny_pair: TinyPair) -> None:
     draft = Path(shutil.copy(tiny_pair.draft, tmp_path / "unused.gguf"))
     with opened(tiny_pair.target, draft, policy="none") as engine:
-        assert engine.decoder.drafter is None
+        assert engine.decoder.drafter.shared_cache is None
         assert not is_open(draft)
 
 
@@ -368,14 +366,12 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
 
     def narrow(*args: Any) -> Any:
         policy = parse(*args)
-        assert policy is not None
         policy.max_leaves = 2
         return policy
 
     monkeypatch.setattr("dyspec_edge.load.loading.parse", narrow)
     with opened(*tiny_pair) as engine:
         policy = engine.decoder.policy
-        assert policy is not None
         policy.max_leaves = 8
         with pytest.raises(DyspecError, match="more leaves than the 2 sequence ids"):
             engine.generate(PROMPT, sampling=WARM)
@@ -644,12 +640,12 @@ def test_decoders_of_several_policies_share_the_weights(
     replies = []
     for spec in ("none", "chain:3", "dyspec:8"):
         policy = parse(spec, models.target.end_tokens)
-        decoder = models.decoder(policy, "match", drafts=policy is not None)
-        assert (decoder.drafter is None) == (spec == "none")
+        decoder = models.decoder(policy, "match", drafts=policy.max_nodes > 0)
+        assert (decoder.drafter.shared_cache is None) == (spec == "none")
         assert decoder.target.context.num_sequences == (8 if spec == "dyspec:8" else 1)
         engine = Engine(config, Loaded(decoder, models, None))
         replies.append(engine.generate(PROMPT, sampling=WARM, max_tokens=40))
-        assert len(decoder.tree.token) == (policy.tree_capacity if policy else 1)
+        assert len(decoder.tree.token) == policy.tree_capacity
         decoder.close()
         assert is_open(target)
     models.close()

@@ -131,8 +131,8 @@ class Drafter(Protocol):
         """What was spent so far."""
         return DraftTotals()
 
-    def set_abort(self, abort: bool) -> None:
-        """Stop a running pass as soon as possible, or allow passes again."""
+    def poll(self, flag: native.AbortFlag) -> None:
+        """From now on stop a running pass as soon as possible once `flag` is set."""
         return
 
     def close(self) -> None:

@@ -200,13 +200,9 @@ class ModelDrafter(Drafter):
         """Keep nothing beyond the first `length` tokens of the text."""
         self.cache.rewind(max(0, length - self._start))
 
-    def set_abort(self, abort: bool) -> None:
-        """Stop a running pass as soon as possible, or allow passes again."""
-        flag = self.cache.context.abort_flag
-        if abort:
-            flag.set()
-        else:
-            flag.clear()
+    def poll(self, flag: native.AbortFlag) -> None:
+        """From now on stop a running pass as soon as possible once `flag` is set."""
+        self.cache.context.poll(flag)
 
     def close(self) -> None:
         """Close the draft's context.  Idempotent."""

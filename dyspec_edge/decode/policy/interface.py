@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier
 
@@ -66,10 +67,7 @@ class Policy(Protocol):
         tree: TokenTree,
         path: Sequence[int],
         tokens: Sequence[int],
-        *,
-        num_rows: int,
-        target_seconds: float,
-        seconds: float,
+        cost: StepCost,
     ) -> None:
         """Hear how a step ended.
 
@@ -77,10 +75,7 @@ class Policy(Protocol):
             tree: as grown.
             path: accepted nodes, the root first.
             tokens: what was emitted; tokens[i] follows path[i].
-            num_rows: rows of the target's pass.
-            target_seconds: of that pass.
-            seconds: of the whole step, but for drawing tokens, which plain decoding does as well,
-                and for a draft that read the prompt: that is an investment, not decoding.
+            cost: what the step took.
         """
         return
 

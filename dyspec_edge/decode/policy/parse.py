@@ -9,6 +9,7 @@ from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.policy.chain import ChainPolicy
 from dyspec_edge.decode.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.decode.policy.interface import Policy
+from dyspec_edge.decode.policy.plain import PlainPolicy
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
 from dyspec_edge.decode.policy.specinfer import SpecInferPolicy
@@ -22,8 +23,8 @@ FORMS = (
 )
 
 
-def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
-    """The policy that `spec` names; None for plain decoding.
+def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
+    """The policy that `spec` names.
 
     Args:
         spec: one of `FORMS`.
@@ -34,7 +35,7 @@ def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy | None:
     """
     kind, *values = spec.split(":")
     if kind == "none" and not values:
-        return None
+        return PlainPolicy()
     if kind == "priced" and not values:
         return PricedPolicy(end_tokens)
     if kind == "chain" and len(values) in (1, 2):

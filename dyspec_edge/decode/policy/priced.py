@@ -27,6 +27,7 @@ from dyspec_edge.decode.cost import CostCurve, LiveCurve, chain_rate
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.lookup import Lookup
 from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
+from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 
 A0, AW, A_MAX = 0.8, 0.05, 0.985
@@ -161,10 +162,7 @@ class PricedPolicy(Policy):
         tree: TokenTree,
         path: Sequence[int],
         tokens: Sequence[int],
-        *,
-        num_rows: int,
-        target_seconds: float,
-        seconds: float,
+        cost: StepCost,
     ) -> None:
         """Count hits and misses, and settle the account."""
         drafted = [i for i, node in enumerate(path) if tree.num_candidates[node] > 0]
@@ -182,10 +180,11 @@ class PricedPolicy(Policy):
         self._emitted += len(tokens)
         # Deciding to do nothing cannot be saved by doing nothing more often: a plain step costs
         # what plain decoding costs, however slow its pass was.
-        idle = num_rows == 1 and tree.num_candidates[0] < 0
-        self.plain += target_seconds if idle else self.target.at(1) * len(tokens)
-        self.seconds += target_seconds if idle else seconds
-        self.target.observe(num_rows, target_seconds)
+        idle = cost.num_rows == 1 and tree.num_candidates[0] < 0
+        spent = cost.seconds - cost.draw_seconds
+        self.plain += cost.target_seconds if idle else self.target.at(1) * len(tokens)
+        self.seconds += cost.target_seconds if idle else spent
+        self.target.observe(cost.num_rows, cost.target_seconds)
 
     @property
     def left(self) -> float:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,7 @@ from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.policy.sequoia_tree import Programme, Shape, fastest
+from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier, then_uniform
 from dyspec_edge.errors import OptionError
@@ -168,7 +168,7 @@ class SequoiaPolicy(Policy):
         return native.depth_first(tree.parent, tree.size)
 
     def learn(
-        self, tree: TokenTree, path: Sequence[int], tokens: Sequence[int], **_account: Any
+        self, tree: TokenTree, path: Sequence[int], tokens: Sequence[int], _cost: StepCost
     ) -> None:
         """Count which child of the root was accepted."""
         children = tree.children(0)

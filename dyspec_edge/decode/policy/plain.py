@@ -1,0 +1,19 @@
+"""Plain decoding: the target checks the root alone."""
+
+from __future__ import annotations
+
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
+from dyspec_edge.decode.tree import TokenTree
+
+
+class PlainPolicy(Policy):
+    """`none`: nothing is drafted."""
+
+    name = "none"
+    max_nodes = 0
+    max_leaves = 1
+
+    def grow(self, _tree: TokenTree, _drafter: Drafter, _max_depth: int) -> Nodes:
+        """Leave the tree as it is."""
+        return ROOT
