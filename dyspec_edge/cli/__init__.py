@@ -1,4 +1,4 @@
 """What people type: commands, options, the chat, and how figures look on a terminal.
 
-The top of the house: nothing imports this room, and a library user never needs it.
+The top room: no other room imports it, and a program that embeds the engine does not need it.
 """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 E = TypeVar("E")
 R = TypeVar("R")
 
-THREAD_NAME = "dyspec-work"
+THREAD_NAME = "dyspec-background"
 TICK = 0.1
 """Seconds after which an iteration over a job that emits nothing gives None."""
 

@@ -1,6 +1,6 @@
 """The line editor of an interactive chat: history, editing, paste of several lines.
 
-Apart from line_input.py because its library takes a third of a second to import.
+A module of its own, imported when it is needed: its library takes a third of a second to import.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LineEditor:
     """
 
     def __init__(self, history_file: Path | None, commands: Sequence[str]) -> None:
-        # Asking a terminal where its cursor is leaves rubbish where that is not understood.
+        # A terminal that does not understand the question for its cursor position would print it.
         os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
         keys = KeyBindings()
 

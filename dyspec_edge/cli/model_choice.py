@@ -109,17 +109,17 @@ def _ensure(source: ModelSource, terminal: Terminal) -> Path:
     from dyspec_edge.files import fetch
 
     with Bar(terminal, delay=0.3, in_bytes=True) as bar:
-        return fetch.ensure(source, on_progress=_shown_by(bar), on_notice=terminal.notice)
+        return fetch.ensure(source, on_progress=_progress_on(bar), on_notice=terminal.notice)
 
 
 def _from_hub(name: str, terminal: Terminal) -> Path:
     from dyspec_edge.files import fetch
 
     with Bar(terminal, delay=0.3, in_bytes=True) as bar:
-        return fetch.resolve_hf(name, on_progress=_shown_by(bar), on_notice=terminal.notice)
+        return fetch.resolve_hf(name, on_progress=_progress_on(bar), on_notice=terminal.notice)
 
 
-def _shown_by(bar: Bar) -> Callable[[Progress], None]:
+def _progress_on(bar: Bar) -> Callable[[Progress], None]:
     def show(progress: Progress) -> None:
         bar.update(progress.label, progress.done, progress.total)
 

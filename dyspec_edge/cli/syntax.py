@@ -29,7 +29,7 @@ class GroupedOption(click.Option):
 
 
 class Command(click.Command):
-    """Lists options under headings, and suggests the nearest one for one that does not exist."""
+    """Lists options under headings; suggests the nearest name for an option that does not exist."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section for each heading, in the order of declaration."""
@@ -54,7 +54,7 @@ class Command(click.Command):
             if arg in known:
                 if not getattr(takers[arg], "is_flag", False):
                     next(rest, None)
-            # click would read "-mdd FILE" as "-m dd FILE", and "-temp 1" as "-t emp 1".
+            # click itself would read "-mdd FILE" as "-m dd FILE", and "-temp 1" as "-t emp 1".
             elif re.match(r"-[a-z]{2}", arg):
                 near = nearest(arg.partition("=")[0], known)
                 hints = [near] if near else None
@@ -63,7 +63,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """Commands of the class above; suggests the nearest one for one that does not exist."""
+    """A group of such commands; suggests the nearest name for a command that does not exist."""
 
     command_class = Command
 

@@ -29,7 +29,8 @@ from rich.progress import (
 
 from dyspec_edge.text.thoughts import CLOSING_MARKER, OPENING_MARKER, Kind
 
-PIPE_WIDTH = 200  # a table that is read by a program or from a file is not folded early
+PIPE_WIDTH = 200
+"""Columns of a table that goes to a pipe or a file."""
 
 # A model's text must not be able to move the cursor or retitle the window.
 _VISIBLE: dict[int, int | None] = {
@@ -41,7 +42,7 @@ _VISIBLE: dict[int, int | None] = {
 
 
 def is_terminal(stream: object) -> bool:
-    """Whether people look at this stream.  One that is closed or missing is not a terminal."""
+    """Whether a stream is a terminal.  One that is closed or missing is not."""
     try:
         return bool(stream.isatty())  # type: ignore[attr-defined]
     except (AttributeError, ValueError):
@@ -111,7 +112,7 @@ class ReplyWriter:
         self._at_line_start = True
 
     def write(self, kind: Kind, text: str) -> None:
-        """Shows `text` at once."""
+        """Write `text` at once."""
         if not text:
             return
         if kind != self._kind:
@@ -119,7 +120,7 @@ class ReplyWriter:
         self._put(text, dim=kind == "thought")
 
     def end(self) -> None:
-        """Closes what is open, and ends the line."""
+        """Close an open thought, and end the line."""
         if self._kind == "thought":
             self._turn_to(None)
         if not self._at_line_start:
@@ -143,10 +144,14 @@ class ReplyWriter:
 
 
 class Bar:
-    """One progress bar on stderr, if that is a terminal; it shows up only after `delay` seconds.
+    """One progress bar on stderr, if that is a terminal.
 
-    `update` with a new label starts a new bar, and `close` removes what is left of it.  The time
-    left follows the speed of the last `memory` seconds.
+    `update` with a new label starts a new bar; `close` removes it.
+
+    Args:
+        delay: seconds of work before the bar appears.
+        in_bytes: the work is a download.
+        memory: seconds over which the speed is averaged for the time left.
     """
 
     def __init__(
@@ -179,7 +184,7 @@ class Bar:
         self.close()
 
     def update(self, label: str, done: float, total: float | None) -> None:
-        """Tells how far the work has come; a total of None is unknown."""
+        """Report what is done; a total of None is unknown."""
         if label != self._label:
             self.close()
             self._label, self._since = label, time.monotonic()
@@ -187,7 +192,7 @@ class Bar:
         self.tick()
 
     def tick(self) -> None:
-        """Draws; to be called now and then, so that a bar can appear while nothing is reported."""
+        """Redraw; called now and then, so that a bar can appear while nothing is reported."""
         if not self._label or not self._console.is_terminal:
             return
         if self._progress is None:
@@ -206,7 +211,7 @@ class Bar:
         self._progress.update(self._task, completed=self._done, total=self._total)
 
     def close(self) -> None:
-        """Takes the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
         self._progress, self._label = None, ""

@@ -1,9 +1,9 @@
-"""Text in, text out: what chat, benchmarks, servers and embedding programs all consume.
+"""Text in, text out: what chat, benchmarks, servers and embedding programs all use.
 
     messages -> Prompt (prompt.py) -> Reply (reply.py) -> Chunk, Chunk, ...
 
-The engine knows templates, the bytes of tokens, stop strings and figures.  How tokens come about
-is the business of decode/, which knows no text.
+The engine knows chat templates, the text of tokens, stop strings and statistics.  Which token comes
+next is decided in decode/, which knows no text.
 """
 
 from __future__ import annotations

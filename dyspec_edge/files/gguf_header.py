@@ -39,12 +39,12 @@ _ARRAY = 9
 _U32 = _SCALARS[4]
 _U64 = _SCALARS[10]
 
-# Far above any real file; a damaged count must not keep the reader busy.
+# Far more than any real file has: a damaged count is found before the reader loops over it.
 _MAX_FIELDS = 1 << 16
 _MAX_TENSORS = 1 << 20
 _MAX_ELEMENTS = 1 << 24
 
-# Nobody here reads the merges, and they are half of all strings.
+# Not used in this package, and half of all strings.
 _SKIPPED = "tokenizer.ggml.merges"
 
 _OTHER_FORMATS = (

@@ -1,4 +1,4 @@
-"""The model hub: what a repository holds, and its files, resumed where an earlier try stopped.
+"""The model hub: the files of a repository, and downloads that go on where they were interrupted.
 
 huggingface_hub speaks to it (endpoint, login and proxies are its settings); this module adds a
 limit on the wait for an answer, and downloads that survive the process: huggingface_hub itself
@@ -91,9 +91,9 @@ def download(file: HubFile, part: Path, on_bytes: Callable[[int], None]) -> None
     from huggingface_hub.utils import build_hf_headers, disable_progress_bars
 
     disable_progress_bars("huggingface_hub.http_get")
-    # With its 10 MB chunks, a bar on a slow line moves every ten seconds.
+    # Its default of 10 MB would move a progress bar on a slow line only every ten seconds.
     constants.DOWNLOAD_CHUNK_SIZE = CHUNK_BYTES
-    # Its warnings about retries take several lines each; what matters ends up in our one line.
+    # Its warnings about retries take several lines each; our error says in one line what failed.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     url = hf_hub_url(file.repo, file.name, revision=file.revision)
     with part.open("ab") as raw:
@@ -115,7 +115,7 @@ def download(file: HubFile, part: Path, on_bytes: Callable[[int], None]) -> None
 
 
 class _Counted:
-    """A file that tells how far it is, and whose write errors are not taken for network errors."""
+    """A file that reports the bytes written; a full disk raises DownloadError, not OSError."""
 
     def __init__(self, raw: IO[bytes], on_bytes: Callable[[int], None]) -> None:
         self._raw = raw
@@ -151,7 +151,7 @@ def _answer_seconds() -> float:
 
 
 def _within(seconds: float, ask: Callable[[], _T], repo: str) -> _T:
-    """The answer of `ask`, given up after `seconds`: name look-ups have no timeout of their own."""
+    """What `ask` returns, or Unavailable after `seconds`: DNS look-ups have no timeout."""
     answers: queue.Queue[_T | Exception] = queue.Queue()
 
     def run() -> None:

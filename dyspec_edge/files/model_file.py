@@ -1,7 +1,7 @@
 """What a GGUF file is: kind of model, sizes, vocabulary, chat template, shards.
 
-All of it is read from the headers: no model is loaded, and the answer is there within a second.
-What speaks against a file is found here, before a load takes minutes.
+All of it is read from the headers, within a second: no model is loaded.  A file that cannot be run
+is refused here, before a load takes minutes.
 """
 
 from __future__ import annotations

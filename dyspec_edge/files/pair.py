@@ -1,7 +1,7 @@
 """Whether two model files can be a target and its draft.
 
-A draft needs the target's vocabulary: it is compared token by token.  Ids of which the two files
-think differently are tolerated while they are few, and then never drafted.
+A draft needs the target's vocabulary: the two are compared token by token.  Ids that mean another
+text in the other file are tolerated while they are few; they are never drafted.
 
     target  0 ........ differing ids ........ draft_limit | padding
     draft   0 ........ (excluded_ids) ....... |
@@ -17,11 +17,11 @@ from typing import Any
 from dyspec_edge.errors import VocabularyError
 from dyspec_edge.files.model_file import FileReport
 
-# Real tokens (no padding) that may stand at the end of one vocabulary only: what llama.cpp allows.
+# Tokens (padding apart) by which one vocabulary may be longer than the other: as in llama.cpp.
 _MAX_EXTRA = 128
 
-# Files of one family differ in a handful of special tokens, other families in nearly all.  The
-# share of a small vocabulary keeps two unrelated toy vocabularies from passing for relatives.
+# Vocabularies of one family differ in a handful of special tokens, those of two families in nearly
+# all tokens.  The smaller share keeps two unrelated toy vocabularies from counting as one family.
 _MAX_RENAMED = 16
 _RENAMED_SHARE = 1 / 100
 _SMALL_SHARE = 1 / 16

@@ -165,9 +165,9 @@ def _model_layer(root: Path, manifest: Path) -> Path | None:
             layer["digest"] for layer in layers if str(layer["mediaType"]).endswith("image.model")
         ]
     except (OSError, ValueError, KeyError, TypeError):
-        # Not a manifest that we understand: the file counts as not there.
+        # Another format than expected: as if the file were not there.
         return None
-    # Several model layers are the shards of a split model under names llama.cpp cannot follow.
+    # Several are the shards of a split model, which llama.cpp finds by their file names only.
     if len(models) != 1:
         return None
     blob = root / "blobs" / str(models[0]).replace(":", "-")

@@ -1,7 +1,8 @@
-"""What every download shares: progress, free space, checksums, the step from part to file.
+"""What every download shares: progress, free space, checksums, the renaming of a finished file.
 
-A file grows under a name that ends in .part and takes its real name only after it was checked, so
-that a file with its real name is always whole.  Where the bytes come from is not known here.
+A download is written under a name that ends in .part and gets its real name only after it was
+checked, so that a file with its real name is always whole.  Where the bytes come from is not known
+here.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pathlib import Path
 
 from dyspec_edge.errors import DownloadError
 
-# Room that a download leaves on the disk.
 SPARE_BYTES = 64 << 20
+"""Disk space that a download leaves free."""
+
 CHUNK_BYTES = 1 << 20
 
 

