@@ -56,7 +56,10 @@ def read_prompts(path: Path) -> list[Prompt]:
     if path.suffix != ".jsonl":
         return [Prompt(path.stem, "text", text.strip())]
     prompts = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # JSON lines end in line feeds only: splitlines() would cut texts at U+2028 and others as well.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
             fields = json.loads(line)
             prompt = Prompt(fields["id"], fields["category"], fields["turns"][0])

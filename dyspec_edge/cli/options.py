@@ -14,6 +14,7 @@ import click
 
 from dyspec_edge.cli.syntax import Bias, GroupedOption, Layers, Limit, Number, Size, Text
 from dyspec_edge.errors import OptionError
+from dyspec_edge.text.utf8 import decode
 
 if TYPE_CHECKING:
     from dyspec_edge.decode.sampling import SamplingParams
@@ -302,16 +303,15 @@ def chat_template(value: str | None) -> str | None:
 
     Raises:
         OptionError: it is neither.
+        DyspecError: the file is not UTF-8.
     """
     if value is None or "{{" in value or "{%" in value:
         return value
     try:
-        return Path(value).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        where = f"at byte {error.start}"
-        raise OptionError(f"the template file '{value}' is not UTF-8 {where}") from None
+        data = Path(value).read_bytes()
     except (OSError, ValueError):
         raise OptionError(
             f"--chat-template '{value}' is neither a file nor a Jinja template; "
             "a template has {{ ... }} or {% ... %} in it"
         ) from None
+    return decode(data, f"the template file '{value}'")

@@ -8,7 +8,7 @@ from dyspec_edge.errors import DyspecError
 
 
 def decode(data: bytes, what: str) -> str:
-    """The text of a whole file or line.
+    """The text of a whole file or line; a byte order mark at its start is no part of it.
 
     Args:
         what: whose bytes they are, as the error names it.
@@ -17,7 +17,7 @@ def decode(data: bytes, what: str) -> str:
         DyspecError: it is not UTF-8; names the first bad byte.
     """
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         bad = data[error.start]
         raise DyspecError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dyspec_edge.text.utf8 import Utf8Stream
+from dyspec_edge.errors import DyspecError
+from dyspec_edge.text.utf8 import Utf8Stream, decode
 
 HARD_TEXT = "family 👨‍👩‍👧‍👦, Korean 한국어, Thai ภาษาไทย, flag 🇰🇷, é"
 
@@ -47,3 +48,9 @@ def test_flush_starts_afresh() -> None:
     stream.feed(b"\xf0\x9f")
     assert stream.flush() == "\ufffd"
     assert stream.feed("é".encode()) == "é"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text() -> None:
+    assert decode(b"\xef\xbb\xbfhello\r\n", "a file") == "hello\r\n"
+    with pytest.raises(DyspecError, match="a file is not UTF-8: byte 0xff at offset 4"):
+        decode(b"\xef\xbb\xbfh\xff", "a file")
