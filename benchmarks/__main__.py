@@ -11,7 +11,7 @@ from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.noise import noise
 from benchmarks.overhead import overhead
-from benchmarks.peers import peers_command
+from benchmarks.peers.command import peers
 from benchmarks.plain import plain
 from benchmarks.race import race
 from benchmarks.replay.command import main as replay
@@ -29,7 +29,7 @@ def main() -> None:
     """
 
 
-PROGRAMS = (race, plain, overhead, rows, device, memory, near_ties, noise, peers_command, replay)
+PROGRAMS = (race, plain, overhead, rows, device, memory, near_ties, noise, peers, replay)
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)

@@ -7,16 +7,13 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 
-from benchmarks import report
-from benchmarks.overhead import context_of
-from benchmarks.workbench import GREEDY, Setup, bench_options
-from dyspec_edge.decode.sampling import Sampler
+from benchmarks.workbench import GREEDY, Bench, filler, program
 from dyspec_edge.engine import Engine
 
 _BUFFER = re.compile(r"(\S+) +(model|KV|output|compute|RS) buffer size += +([\d.]+) MiB")
@@ -38,18 +35,19 @@ class Buffers(logging.Handler):
         if match:
             self.found.append((match[1], match[2], float(match[3])))
 
+    def total(self, *kinds: str) -> float:
+        """MiB of some kinds; what is mapped from a file counts as that file."""
+        return sum(size for device, kind, size in self.found if kind in kinds and device != _FILE)
 
-@click.command()
-@bench_options(tokens=64, ctx=32768)
+
+@program(tokens=64, ctx=32768)
 @click.option("--policy", default="dyspec:16", show_default=True)
 @click.option("--fill", type=click.IntRange(1), help="Tokens in the context [default: full].")
-def memory(setup: Setup, policy: str, fill: int | None) -> None:
+def memory(bench: Bench, policy: str, fill: int | None) -> None:
     """Peak resident memory when the context is full, against the sum of its parts."""
-    where = setup.conditions()
-    with setup.runs("memory", where) as runs:
-        runs.expect(1)
-        key = {"policy": policy, "context": setup.num_ctx, "fill": fill}
-        found = runs(key, lambda: _fill(setup, policy, fill, runs.note))
+    bench.expect(1)
+    key = {"policy": policy, "context": bench.setup.num_ctx, "fill": fill}
+    found = bench.run(key, partial(_fill, bench, policy, fill))
     parts = found["parts"]
     limit = sum(parts[name] for name in ("files", "repacked", "caches")) + ALLOWED
     rows = [(name, f"{size:,.0f}") for name, size in parts.items()]
@@ -57,64 +55,47 @@ def memory(setup: Setup, policy: str, fill: int | None) -> None:
     rows.append(("peak after loading", f"{found['peak_loaded']:,.0f}"))
     rows.append(("peak at the end", f"**{found['peak']:,.0f}**"))
     title = (
-        f"`{policy}`, -c {setup.num_ctx}, {found['tokens']} tokens in the context "
+        f"`{policy}`, -c {bench.setup.num_ctx}, {found['tokens']} tokens in the context "
         f"({found['seconds'] / 60:.0f} minutes)"
     )
-    report.show(title, ("part", "MiB"), rows)
-    report.finish(
-        {**where, "load average": runs.load},
-        {**found, "limit": limit, "holds": found["peak"] <= limit},
-    )
+    bench.show(title, ("part", "MiB"), rows)
+    bench.finish({**found, "limit": limit, "holds": found["peak"] <= limit})
 
 
-def _fill(
-    setup: Setup, policy: str, fill: int | None, note: Callable[[str], None]
-) -> dict[str, Any]:
+def _fill(bench: Bench, policy: str, fill: int | None) -> dict[str, Any]:
     """Read and generate until the context is full, or holds `fill` tokens."""
-    buffers, log = Buffers(), logging.getLogger("dyspec_edge.llama")
+    setup, buffers = bench.setup, Buffers()
+    log = logging.getLogger("dyspec_edge.llama")
     log.addHandler(buffers)
     log.propagate = False
+
+    def progress(done: int, total: int) -> None:
+        if done % 4096 < 512:
+            bench.note(f"read {done} of {total} tokens, {_peak():,.0f} MiB")
+
     started = time.perf_counter()
     with Engine.load(replace(setup.config(policy), verbose=True)) as engine:
         peak_loaded = _peak()
-        note(f"loaded, peak {peak_loaded:,.0f} MiB")
-        decoder = engine.decoder
-        size = min(fill or engine.num_ctx, engine.num_ctx)
-        tokens = context_of(engine, setup.prompts, size - setup.num_tokens)
-
-        def progress(done: int, total: int) -> None:
-            if done % 4096 < 512:
-                note(f"read {done} of {total} tokens, {_peak():,.0f} MiB")
-
-        sampler = Sampler(decoder.target.context.model, GREEDY, 0, tokens)
-        decoder.begin(tokens, sampler, on_progress=progress)
-        for _ in decoder.generate(setup.num_tokens):
-            pass
-        num_tokens = len(decoder.target.tokens)
-        sampler.close()
+        size = min(fill or engine.num_ctx, engine.num_ctx) - setup.num_tokens
+        prompt = filler(engine, setup.prompts, size)
+        stats = engine.generate(
+            prompt, sampling=GREEDY, max_tokens=setup.num_tokens, on_prefill=progress
+        ).stats
     log.removeHandler(buffers)
     files = sum(p.stat().st_size for p in {setup.model, setup.draft} if p) / 2**20
     return {
-        "parts": {"files": files, **_parts(buffers.found)},
+        "parts": {
+            "files": files,
+            "repacked": buffers.total("model"),
+            "caches": buffers.total("KV", "RS"),
+            "compute buffers": buffers.total("compute"),
+            "logits": buffers.total("output"),
+        },
         "peak_loaded": peak_loaded,
         "peak": _peak(),
-        "tokens": num_tokens,
+        "tokens": stats.context_used,
         "seconds": time.perf_counter() - started,
         "buffers": buffers.found,
-    }
-
-
-def _parts(found: list[tuple[str, str, float]]) -> dict[str, float]:
-    """MiB by kind; what is mapped from a file counts as that file."""
-
-    def total(*kinds: str) -> float:
-        return sum(size for device, kind, size in found if kind in kinds and device != _FILE)
-
-    return {
-        "repacked": total("model"),
-        "caches": total("KV", "RS"),
-        "compute buffers": total("compute"),
-        "logits": total("output"),
     }
 
 

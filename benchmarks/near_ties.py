@@ -4,76 +4,64 @@ One row and many rows take different kernels, whose rounding differs, so two tok
 equal logits may change places.  Every emitted token is therefore checked by *teacher forcing*: the
 text is read again one token per pass, and the token's logit is compared with the largest.
 
-The yardstick is plain decoding without flash attention: one row a pass, no tree, nothing but sums
-in another order.  What it flips, rounding flips.
+The yardstick is plain decoding with and without flash attention: one row a pass, no tree, nothing
+but sums in another order.  What it flips, rounding flips.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
 import numpy as np
 
-from benchmarks import report
-from benchmarks.prompts import choose
-from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from benchmarks.workbench import GREEDY, Bench, flash_attention, program, prompt_options
+from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.cache import TreeCache, common_prefix
 from dyspec_edge.decode.tree import TokenTree
 
-YARDSTICK = "none, -fa off"
+YARDSTICK = "none, other -fa"
 POLICIES = ("none", YARDSTICK, "chain:7", "dyspec:16", "dyspec:64")
 MAX_GAP = 0.25
 MAX_SHARE = 0.03
-
-
-@click.command("near-ties")
-@bench_options(tokens=128)
-@click.option("--policy", "policies", multiple=True, default=POLICIES, help="Repeatable.")
-@click.option(
-    "--category",
-    "categories",
-    multiple=True,
-    default=("code_completion", "writing", "math_reasoning"),
+HEADER = (
+    "policy",
+    "tokens",
+    "not the arg max",
+    "share",
+    "largest gap",
+    "first difference from none (gap), by prompt",
+    f"within {MAX_GAP} and {MAX_SHARE:.0%}",
 )
-@click.option("--each", default=1, show_default=True, help="Prompts of a category.")
-def near_ties(setup: Setup, policies: Sequence[str], categories: Sequence[str], each: int) -> None:
+
+
+@program(tokens=128, name="near-ties")
+@click.option("--policy", "policies", multiple=True, default=POLICIES, help="Repeatable.")
+@prompt_options(categories=("code_completion", "writing", "math_reasoning"), each=1)
+def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], each: int) -> None:
     """Gap of every emitted token to the arg max of a single-row pass, at T = 0."""
-    prompts = choose(setup.prompts, categories, each)
-    where = setup.conditions()
+    prompts = choose(bench.setup.prompts, categories, each)
+    cells = [(policy, prompt) for policy in policies for prompt in prompts]
+    bench.expect(2 * len(cells))
+    texts = [
+        bench.run({"policy": policy, "prompt": prompt.id}, partial(_written, bench, policy, prompt))
+        for policy, prompt in cells
+    ]
     found: dict[str, list[dict[str, Any]]] = {policy: [] for policy in policies}
-    with setup.runs("near-ties", where) as runs, Engines() as engines:
-        runs.expect(2 * len(prompts) * len(policies))
-        for policy in policies:
-            for prompt in prompts:
+    for (policy, prompt), text in zip(cells, texts, strict=True):
 
-                def job(policy: str = policy, text: Any = prompt.messages) -> dict[str, Any]:
-                    config = setup.config("none" if policy == YARDSTICK else policy)
-                    if policy == YARDSTICK:
-                        config = replace(config, flash_attn="off")
-                    engine = engines.get(config)
-                    reply = engine.generate(text, sampling=GREEDY, max_tokens=setup.num_tokens)
-                    read = engine.decoder.target.tokens[: reply.stats.prompt_tokens]
-                    return {"prompt": list(read), "reply": list(reply.tokens)}
+        def check(text: dict[str, Any] = text) -> dict[str, Any]:
+            target = bench.engine("none").decoder.target
+            return {"gaps": gaps(target, text["prompt"], text["reply"])}
 
-                key = {"policy": policy, "prompt": prompt.id}
-                found[policy].append(runs(key, job))
-        for policy in policies:
-            for index, prompt in enumerate(prompts):
-                text = found[policy][index]
-
-                def check(text: dict[str, Any] = text) -> dict[str, Any]:
-                    engine = engines.get(setup.config("none"))
-                    return {"gaps": gaps(engine.decoder.target, text["prompt"], text["reply"])}
-
-                key = {"policy": policy, "prompt": prompt.id, "part": "teacher forcing"}
-                found[policy][index] = {**text, **runs(key, check)}
+        key = {"policy": policy, "prompt": prompt.id, "part": "teacher forcing"}
+        found[policy].append({**text, **bench.run(key, check)})
     rows, document = [], {}
-    for policy, texts in found.items():
-        summary = _summary(texts, found.get("none"))
-        document[policy] = summary
+    for policy, checked in found.items():
+        summary = document[policy] = _summary(checked, found.get("none", checked))
         parts = [
             "same" if at is None else f"{at} ({gap:.3f})"
             for at, gap in zip(summary["first_difference"], summary["gap_there"], strict=True)
@@ -89,21 +77,19 @@ def near_ties(setup: Setup, policies: Sequence[str], categories: Sequence[str], 
                 "yes" if summary["holds"] else "**no**",
             )
         )
-    header = (
-        "policy",
-        "tokens",
-        "not the arg max",
-        "share",
-        "largest gap",
-        "first difference from none (gap), by prompt",
-        f"within {MAX_GAP} and {MAX_SHARE:.0%}",
-    )
-    draft = setup.draft.name if setup.draft else "no draft"
-    report.show(f"{setup.model.name} with {draft}, T = 0", header, rows)
-    report.finish(
-        {**where, "load average": runs.load},
-        {"prompts": [p.id for p in prompts], "policies": document},
-    )
+    draft = bench.setup.draft.name if bench.setup.draft else "no draft"
+    bench.show(f"{bench.setup.model.name} with {draft}, T = 0", HEADER, rows)
+    bench.finish({"prompts": [p.id for p in prompts], "policies": document})
+
+
+def _written(bench: Bench, policy: str, prompt: Prompt) -> dict[str, Any]:
+    config = bench.setup.config("none" if policy == YARDSTICK else policy)
+    if policy == YARDSTICK:
+        config = replace(config, flash_attn="off" if flash_attention() == "on" else "on")
+    engine = bench.engines.get(config)
+    read = engine.prepare(prompt.messages)
+    reply = engine.generate(read, sampling=GREEDY, max_tokens=bench.setup.num_tokens)
+    return {"prompt": read.tokens, "reply": reply.tokens}
 
 
 def gaps(target: TreeCache, prompt: Sequence[int], reply: Sequence[int]) -> list[float]:
@@ -123,14 +109,12 @@ def gaps(target: TreeCache, prompt: Sequence[int], reply: Sequence[int]) -> list
     return result
 
 
-def _summary(
-    texts: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]] | None
-) -> dict[str, Any]:
+def _summary(texts: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> dict[str, Any]:
     all_gaps = [gap for text in texts for gap in text["gaps"]]
     flips = sum(gap > 0 for gap in all_gaps)
     first: list[int | None] = []
     there: list[float | None] = []
-    for text, other in zip(texts, plain or texts, strict=True):
+    for text, other in zip(texts, plain, strict=True):
         shared = common_prefix(text["reply"], other["reply"])
         ends = shared == len(text["reply"]) == len(other["reply"])
         first.append(None if ends else shared)

@@ -1,58 +1,81 @@
 """A policy against plain decoding, taking turns at every step.
 
 Whole runs are minutes apart, and a shared machine may be several per cent faster or slower by then.
-Here both write the same text at the same time, each in contexts of its own: whoever has written
-less takes the next step.
+Here both write the same text at the same time, each in contexts of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 
-from benchmarks import report
-from benchmarks.prompts import Prompt, choose
-from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from benchmarks.workbench import GREEDY, Bench, Engines, program, prompt_options
+from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.bench.summary import Pair, compare
-from dyspec_edge.engine import Chunk, Engine
+from dyspec_edge.engine import Engine
 
 PLAIN = "none"
 
 
-@click.command()
-@bench_options(tokens=128)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What one side wrote: its tokens, and the tokens and seconds of every step."""
+
+    tokens: list[int]
+    steps: list[tuple[int, float]]
+
+
+def take_turns(sides: Mapping[str, Iterator[Sequence[int]]], num_tokens: int) -> dict[str, Written]:
+    """Let all write until they end or have `num_tokens` tokens.
+
+    Whoever has written less takes the next step; where they are level, whoever did not take the
+    last one.
+
+    Args:
+        sides: the tokens of each step.
+    """
+    found = {name: Written([], []) for name in sides}
+    waiting = list(sides)
+    while waiting:
+        name = min(waiting, key=lambda name: len(found[name].tokens))
+        started = time.perf_counter()
+        tokens = next(sides[name], None)
+        seconds = time.perf_counter() - started
+        if tokens is not None:
+            found[name].tokens.extend(tokens)
+            found[name].steps.append((len(tokens), seconds))
+        if tokens is None or len(found[name].tokens) >= num_tokens:
+            waiting.remove(name)
+        else:
+            waiting.sort(key=lambda other: other == name)
+    return found
+
+
+@program(tokens=128)
 @click.option("--policy", default="priced", show_default=True)
-@click.option("--category", "categories", multiple=True, help="Repeatable [default: all].")
-@click.option("--each", type=click.IntRange(1), help="Prompts of a category [default: all].")
+@prompt_options()
 @click.option("--skip", default=0, show_default=True, help="Of a category, before these.")
-def race(setup: Setup, policy: str, categories: Sequence[str], each: int | None, skip: int) -> None:
+def race(bench: Bench, policy: str, categories: Sequence[str], each: int | None, skip: int) -> None:
     """Speed of generation over plain decoding, T = 0, step by step in turns.
 
     A policy keeps what it has learned from prompt to prompt, as in a conversation.
     """
-    prompts = choose(setup.prompts, categories, each, skip)
-    where = setup.conditions()
-    found: list[dict[str, Any]] = []
-    with setup.runs("race", where) as runs, ExitStack() as opened:
-        runs.expect(len(prompts))
+    prompts = choose(bench.setup.prompts, categories, each, skip)
+    bench.expect(len(prompts))
+    raced = []
+    with ExitStack() as opened:
         sides = {name: opened.enter_context(Engines()) for name in (PLAIN, policy)}
         for prompt in prompts:
-
-            def job(prompt: Prompt = prompt) -> dict[str, Any]:
-                engines = {name: sides[name].get(setup.config(name)) for name in sides}
-                return _race(engines, prompt, setup.num_tokens)
-
             key = {"policy": policy, "prompt": prompt.id, "category": prompt.category}
-            found.append(runs(key, job))
-    raced = [
-        (prompt, run)
-        for prompt, run in zip(prompts, found, strict=True)
-        if min(run[policy]["tokens"], run[PLAIN]["tokens"]) > 0  # else it ended with its first step
-    ]
+            run = bench.run(key, partial(_race, bench, sides, prompt))
+            if min(run[policy]["tokens"], run[PLAIN]["tokens"]) > 0:  # else it ended at once
+                raced.append((prompt, run))
     summary = compare(
         [
             Pair(prompt.group, prompt.category, _rate([run[policy]]) / _rate([run[PLAIN]]))
@@ -61,42 +84,38 @@ def race(setup: Setup, policy: str, categories: Sequence[str], each: int | None,
     )
     rows = []
     for group, mean in summary["groups"].items():
-        runs_of_group = [run for prompt, run in raced if prompt.group == group]
-        together = _rate([run[policy] for run in runs_of_group]) / _rate(
-            [run[PLAIN] for run in runs_of_group]
-        )
+        runs = [run for prompt, run in raced if prompt.group == group]
+        together = _rate([run[policy] for run in runs]) / _rate([run[PLAIN] for run in runs])
         mean["together"] = together
         rows.append((group, _shown(mean), f"{together:.3f}x", str(mean["pairs"])))
     mean = summary["mean_of_groups"]
     rows.append(("**mean of groups**", _shown(mean), "", str(mean["pairs"])))
     header = ("group", "mean of prompts", "all tokens together", "prompts")
-    report.show(f"Speed of `{policy}` over `{PLAIN}`", header, rows)
-    report.finish({**where, "load average": runs.load}, {"policy": policy, "speedups": summary})
+    bench.show(f"Speed of `{policy}` over `{PLAIN}`", header, rows)
+    bench.finish({"policy": policy, "speedups": summary})
 
 
-def _race(engines: dict[str, Engine], prompt: Prompt, num_tokens: int) -> dict[str, Any]:
+def tokens_of(engine: Engine, prompt: Prompt, num_tokens: int) -> Iterator[Sequence[int]]:
+    """The tokens of every step of a greedy reply."""
+    stream = engine.stream(prompt.messages, sampling=GREEDY, max_tokens=num_tokens)
+    with closing(stream):
+        for chunk in stream:
+            if chunk.finish_reason is None:
+                yield chunk.tokens
+
+
+def _race(bench: Bench, sides: Mapping[str, Engines], prompt: Prompt) -> dict[str, Any]:
     """Tokens and seconds of each side, its first step, which reads the prompt, apart."""
-    streams = {
-        name: engine.stream(prompt.messages, sampling=GREEDY, max_tokens=num_tokens)
-        for name, engine in engines.items()
+    num_tokens, config = bench.setup.num_tokens, bench.setup.config
+    replies = {
+        name: tokens_of(engines.get(config(name)), prompt, num_tokens)
+        for name, engines in sides.items()
     }
-    for stream in streams.values():
-        next(stream)
-    tokens, seconds = dict.fromkeys(streams, 0), dict.fromkeys(streams, 0.0)
-    waiting = list(streams)
-    while waiting:
-        name = min(waiting, key=tokens.__getitem__)
-        started = time.perf_counter()
-        chunk: Chunk = next(streams[name])
-        seconds[name] += time.perf_counter() - started
-        tokens[name] += len(chunk.tokens)
-        if chunk.finish_reason is not None or tokens[name] >= num_tokens - 1:
-            waiting.remove(name)
-        else:
-            waiting.sort(key=lambda other: other == name)  # level: the other one goes first
-    for stream in streams.values():
-        stream.close()
-    return {name: {"tokens": tokens[name], "seconds": seconds[name]} for name in streams}
+    found = {}
+    for name, written in take_turns(replies, num_tokens).items():
+        tokens, seconds = (sum(part) for part in zip((0, 0.0), *written.steps[1:], strict=True))
+        found[name] = {"tokens": tokens, "seconds": seconds}
+    return found
 
 
 def _rate(sides: Sequence[Mapping[str, Any]]) -> float:

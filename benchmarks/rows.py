@@ -15,13 +15,14 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import report
+from benchmarks.workbench import PROGRAM, finish, in_turns, show
 from dyspec_edge import native
 from dyspec_edge.bench.conditions import conditions
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.native.library import lib
 
 Rows = npt.NDArray[np.float32]
+Way = Callable[[], object]
 
 VOCABULARIES = (49_152, 151_936, 262_144)
 NUM_ROWS = (1, 8, 32)
@@ -43,19 +44,14 @@ def rows(threads: int, rounds: int) -> None:
         for num_rows in NUM_ROWS:
             random = np.random.default_rng(num_rows)
             logits = random.normal(0, 3, (num_rows, num_vocab)).astype(np.float32)
-            ways: dict[str, Callable[[], object]] = {
+            ways: dict[str, Way] = {
                 "dyspec-edge": _native(logits, threads),
                 "numpy": partial(_numpy, logits),
+                "llama.cpp": _llama(logits),
             }
             if torch_way is not None:
                 ways["torch"] = torch_way(logits)
-            ways["llama.cpp"] = _llama(logits)
-            found: dict[str, list[float]] = {name: [] for name in ways}
-            for _ in range(rounds):
-                for name, way in ways.items():
-                    started = time.perf_counter()
-                    way()
-                    found[name].append(time.perf_counter() - started)
+            found = in_turns({name: partial(_seconds, ways[name]) for name in ways}, rounds)
             medians = {name: statistics.median(seconds) for name, seconds in found.items()}
             ours = medians["dyspec-edge"]
             table.append(
@@ -73,11 +69,17 @@ def rows(threads: int, rounds: int) -> None:
             )
             document.append({"vocabulary": num_vocab, "rows": num_rows, "seconds": medians})
     header = ("vocabulary", "rows", "dyspec-edge, ms", "numpy", "torch", "llama.cpp's top-k")
-    report.show(f"Row reductions, {native.simd}, {threads} threads, medians", header, table)
-    report.finish(conditions({}, threads, report.PROGRAM), {"cells": document})
+    show(f"Row reductions, {native.simd}, {threads} threads, medians", header, table)
+    finish(conditions({}, threads, PROGRAM), {"cells": document})
 
 
-def _native(logits: Rows, threads: int) -> Callable[[], object]:
+def _seconds(way: Way) -> float:
+    started = time.perf_counter()
+    way()
+    return time.perf_counter() - started
+
+
+def _native(logits: Rows, threads: int) -> Way:
     num_rows, num_vocab = logits.shape
     addresses = logits.ctypes.data + np.arange(num_rows, dtype=np.uint64) * np.uint64(4 * num_vocab)
     ids = np.empty((num_rows, NUM_CANDIDATES), np.int32)
@@ -99,21 +101,21 @@ def _numpy(logits: Rows) -> object:
     return np.take_along_axis(top, order, axis=1), totals
 
 
-def _torch(threads: int) -> Callable[[Rows], Callable[[], object]] | None:
+def _torch(threads: int) -> Callable[[Rows], Way] | None:
     try:
         torch = importlib.import_module("torch")
     except ImportError:
         return None
     torch.set_num_threads(threads)
 
-    def way(logits: Rows) -> Callable[[], object]:
+    def way(logits: Rows) -> Way:
         tensor = torch.frombuffer(logits, dtype=torch.float32).reshape(logits.shape)
         return lambda: (torch.topk(tensor, NUM_CANDIDATES), torch.logsumexp(tensor, 1))
 
     return way
 
 
-def _llama(logits: Rows) -> Callable[[], object]:
+def _llama(logits: Rows) -> Way:
     num_vocab = logits.shape[1]
     data = (llama_cpp.llama_token_data * num_vocab)()
     address = ctypes.addressof(data)

@@ -1,27 +1,44 @@
-"""Options that all benchmarks share, and what they make of them."""
+"""What all programs share: options, models, runs that are kept, tables, and the conditions below.
+
+A program is a function of a `Bench` and of its own options:
+
+    @program(tokens=128)
+    @click.option("--policy", default="priced")
+    def race(bench: Bench, policy: str) -> None: ...
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
-from benchmarks.prompts import OWN_PROMPTS
-from benchmarks.report import PROGRAM
-from benchmarks.runs import Runs
+from dyspec_edge import llama
 from dyspec_edge.bench.conditions import conditions, hashes
+from dyspec_edge.bench.journal import Journal
+from dyspec_edge.bench.prompts import read_prompts
+from dyspec_edge.bench.report import table, where
 from dyspec_edge.cli.model_choice import choose
 from dyspec_edge.cli.terminal import Terminal
-from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
+from dyspec_edge.engine import Engine, EngineConfig, Prompt, SamplingParams
 from dyspec_edge.load.machine import physical_cores
 
-F = TypeVar("F", bound=Callable[..., Any])
-
+PROGRAM = "python -m benchmarks"
+OWN_PROMPTS = Path(__file__).parent / "prompts" / "prompts.jsonl"
 WARM_UP_TOKENS = 8
 GREEDY = SamplingParams(temperature=0.0)
+
+Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,57 +51,44 @@ class Setup:
     num_ctx: int
     prompts: Path
     num_tokens: int
-    journal: Path | None
 
-    def conditions(self) -> dict[str, Any]:
-        """For the report; journalled runs are told apart by its model hashes."""
-        models = [self.model] + ([self.draft] if self.draft else [])
-        return conditions(hashes(models), self.num_threads, PROGRAM)
-
-    def runs(self, command: str, where: dict[str, Any]) -> Runs:
-        """The runs of one command."""
-        constants = {
-            "command": command,
-            "models": list(where["models"].values()),
-            "threads": self.num_threads,
-            "tokens": self.num_tokens,
-        }
-        return Runs(self.journal, constants)
-
-    def config(self, policy: str, *, num_ctx: int | None = None) -> EngineConfig:
+    def config(self, policy: str) -> EngineConfig:
         """What to load for a policy.  All but plain decoding need a draft."""
         if policy != "none" and self.draft is None:
             raise click.UsageError("this benchmark needs a draft: name one with -md")
         return EngineConfig(
             self.model,
             None if policy == "none" else self.draft,
-            num_ctx=num_ctx or self.num_ctx,
+            num_ctx=self.num_ctx,
             num_threads=self.num_threads,
             policy=policy,
         )
 
 
 class Engines:
-    """One engine at a time, loaded when it is asked for and warmed up."""
+    """Engines by configuration, loaded when they are asked for and warmed up.
 
-    def __init__(self) -> None:
-        self._config: EngineConfig | None = None
-        self._engine: Engine | None = None
+    Args:
+        limit: so many are open at a time; the oldest makes room.
+    """
+
+    def __init__(self, limit: int = 1) -> None:
+        self._limit = limit
+        self._open: dict[EngineConfig, Engine] = {}
 
     def get(self, config: EngineConfig) -> Engine:
-        """The engine of `config`; another one is closed first."""
-        if self._engine is None or self._config != config:
-            self.close()
-            self._engine, self._config = Engine.load(config), config
-            warm_up = replace(GREEDY, seed=0)
-            self._engine.generate("Hello", sampling=warm_up, max_tokens=WARM_UP_TOKENS)
-        return self._engine
+        """The engine of `config`."""
+        if config not in self._open:
+            while len(self._open) >= self._limit:
+                self._open.pop(next(iter(self._open))).close()
+            engine = self._open[config] = Engine.load(config)
+            engine.generate("Hello", sampling=replace(GREEDY, seed=0), max_tokens=WARM_UP_TOKENS)
+        return self._open[config]
 
     def close(self) -> None:
-        """Close the engine.  Idempotent."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        """Close all.  Idempotent."""
+        while self._open:
+            self._open.popitem()[1].close()
 
     def __enter__(self) -> Engines:
         return self
@@ -93,65 +97,191 @@ class Engines:
         self.close()
 
 
-def bench_options(*, tokens: int, ctx: int = 2048) -> Callable[[F], F]:
-    """Declare the shared options; the function gets a `Setup` as its first argument.
+class Bench:
+    """A program under way: its models, its runs, and what it prints.
+
+    Runs are kept in a journal as soon as they are finished, and not done twice.
+
+    Attributes:
+        conditions: what stands below the tables.
+        engines: for the runs of this program.
+    """
+
+    def __init__(self, name: str, setup: Setup, journal: Path | None) -> None:
+        models = [setup.model] + ([setup.draft] if setup.draft else [])
+        self.setup = setup
+        self.conditions = conditions(hashes(models), setup.num_threads, PROGRAM)
+        self.engines = Engines()
+        self._constants = {
+            "command": name,
+            "models": list(self.conditions["models"].values()),
+            "threads": setup.num_threads,
+            "tokens": setup.num_tokens,
+        }
+        self._journal = Journal(journal)
+        self._loads: list[float] = []
+        self._progress = progress_bar()
+        self._task = self._progress.add_task("", total=None)
+
+    def engine(self, policy: str) -> Engine:
+        """The engine with a policy and what the command line says."""
+        return self.engines.get(self.setup.config(policy))
+
+    def expect(self, num_runs: int) -> None:
+        """Tell the bar how many runs there will be."""
+        self._progress.update(self._task, total=num_runs)
+
+    def run(self, key: Values, job: Callable[[], Values]) -> dict[str, Any]:
+        """The result of the run `key`: from the journal, or of `job`, which is then kept."""
+        run = {**self._constants, **key}
+        self._progress.update(self._task, description=" ".join(str(v) for v in key.values()))
+        found = self._journal.get(run)
+        if found is None:
+            result = {**job(), "load": psutil.getloadavg()[0], "at": time.strftime("%F %T")}
+            found = self._journal.add(run, result)
+        self._loads.append(found["load"])
+        self._progress.advance(self._task)
+        return found
+
+    def note(self, text: str) -> None:
+        """A line on stderr."""
+        self._progress.console.print(text, highlight=False)
+
+    def show(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A Markdown table; the bar goes."""
+        self._progress.stop()
+        show(title, header, rows)
+
+    def finish(self, document: Values) -> None:
+        """The conditions, with the load average of the runs: were they alone?"""
+        low, high = min(self._loads), max(self._loads)
+        load = f"median {statistics.median(self._loads):.1f}, {low:.1f} to {high:.1f}"
+        finish({**self.conditions, "load average": load}, document)
+
+    def __enter__(self) -> Bench:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        self.engines.close()
+
+
+def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A Markdown table."""
+    print(f"\n**{title}**\n\n{table(header, rows)}")
+
+
+def finish(found: Values, document: Values) -> None:
+    """The conditions, then everything as JSON in the last line."""
+    print(f"\n{where(found)}\n")
+    print(json.dumps({**found, **document}))
+
+
+def progress_bar() -> Progress:
+    """On stderr, with room for what is being done."""
+    return Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True)),
+        expand=True,  # so that a long description is cut short, not the figures
+        console=Console(stderr=True),
+    )
+
+
+def in_turns(ways: Mapping[str, Callable[[], float]], num_rounds: int) -> dict[str, list[float]]:
+    """What every way gives, asked `num_rounds` times, one after the other."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(num_rounds):
+        for name, way in ways.items():
+            found[name].append(way())
+    return found
+
+
+def flash_attention() -> str:
+    """Off on a CPU, as `-fa auto` is: for programs that are told, not asked."""
+    return "on" if llama.supports_gpu() and llama.gpu_devices() else "off"
+
+
+def filler(engine: Engine, prompts: Path, size: int) -> Prompt:
+    """A prompt of `size` tokens: the texts of prompts, repeated as often as needed."""
+    once = engine.prepare("\n\n".join(p.text for p in read_prompts(prompts)), raw=True)
+    return replace(once, tokens=(once.tokens * (size // len(once.tokens) + 1))[:size])
+
+
+def program(
+    *, tokens: int, ctx: int = 2048, name: str | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function of a `Bench`; options declared below it are its own.
 
     Args:
         tokens, ctx: defaults of --tokens and -c.
+        name: of the command, if not the function's.
     """
-    options = (
-        click.option("--pair", help="Pair of the catalog [default: the catalog's default]."),
-        click.option("-m", "model", type=click.Path(path_type=Path), help="Target file."),
-        click.option("-md", "model_draft", type=click.Path(path_type=Path), help="Draft file."),
-        click.option("-t", "threads", type=click.IntRange(1), help="Threads."),
-        click.option("-c", "num_ctx", default=ctx, show_default=True, help="Context."),
-        click.option(
-            "--prompts",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            default=OWN_PROMPTS,
-            help="JSONL file of prompts.",
-        ),
-        click.option(
-            "--tokens",
-            type=click.IntRange(2),
-            default=tokens,
-            show_default=True,
-            help="Tokens of a reply.",
-        ),
-        click.option(
-            "-o", "journal", type=click.Path(path_type=Path), help="Journal of finished runs."
-        ),
-    )
 
-    def declare(function: F) -> F:
-        def run(**typed: Any) -> Any:
-            shared = {name: typed.pop(name) for name in _SHARED}
-            return function(_setup(**shared), **typed)
+    def declare(function: Callable[..., None]) -> click.Command:
+        called = name or function.__name__
 
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        run.__dict__.update(function.__dict__)  # options declared below this one
-        for option in reversed(options):
-            run = option(run)
-        return run  # type: ignore[return-value]
+        def run(**typed: Any) -> None:
+            setup, journal = _setup(typed), typed.pop("journal")
+            with Bench(called, setup, journal) as bench:
+                function(bench, **typed)
+
+        run.__doc__ = function.__doc__
+        command = click.command(called)(run)
+        command.params = [*_options(tokens, ctx), *click.command()(function).params]
+        return command
 
     return declare
 
 
-_SHARED = ("pair", "model", "model_draft", "threads", "num_ctx", "prompts", "tokens", "journal")
+def prompt_options(
+    *, categories: Sequence[str] = (), each: int | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """--category and --each, with these defaults."""
+    shown = "all" if each is None else str(each)
+
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        function = click.option(
+            "--each", default=each, type=click.IntRange(1),
+            help=f"Prompts of a category [default: {shown}].",
+        )(function)  # fmt: skip
+        return click.option(
+            "--category", "categories", multiple=True, default=categories,
+            help=f"Repeatable [default: {', '.join(categories) or 'all'}].",
+        )(function)  # fmt: skip
+
+    return declare
 
 
-def _setup(
-    *,
-    pair: str | None,
-    model: Path | None,
-    model_draft: Path | None,
-    threads: int | None,
-    num_ctx: int,
-    prompts: Path,
-    tokens: int,
-    journal: Path | None,
-) -> Setup:
-    names = {"model": model, "model_draft": model_draft, "pair": pair}
+def _options(tokens: int, ctx: int) -> list[click.Parameter]:
+    path = click.Path(path_type=Path)
+    prompts = click.Path(exists=True, dir_okay=False, path_type=Path)
+    shown = {"show_default": True}
+    return [
+        click.Option(["--pair"], help="Pair of the catalog [default: the catalog's default]."),
+        click.Option(["-m", "model"], type=path, help="Target file."),
+        click.Option(["-md", "model_draft"], type=path, help="Draft file."),
+        click.Option(["-t", "threads"], type=click.IntRange(1), help="Threads."),
+        click.Option(["-c", "num_ctx"], default=ctx, help="Context.", **shown),
+        click.Option(["--prompts"], type=prompts, default=OWN_PROMPTS, help="JSONL of prompts."),
+        click.Option(
+            ["--tokens"], type=click.IntRange(2), default=tokens, help="Of a reply.", **shown
+        ),
+        click.Option(["-o", "journal"], type=path, help="Journal of finished runs."),
+    ]
+
+
+def _setup(typed: dict[str, Any]) -> Setup:
+    """What the shared options say; they are taken out of what was typed."""
+    names = {name: typed.pop(name) for name in ("pair", "model", "model_draft")}
     target, draft = choose({**names, "hf_repo": None, "hf_repo_draft": None}, Terminal())
-    num_threads = threads or physical_cores()
-    return Setup(target, draft, num_threads, num_ctx, prompts, tokens, journal)
+    return Setup(
+        target,
+        draft,
+        typed.pop("threads") or physical_cores(),
+        typed.pop("num_ctx"),
+        typed.pop("prompts"),
+        typed.pop("tokens"),
+    )

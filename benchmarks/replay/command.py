@@ -13,25 +13,29 @@ from typing import Any
 import click
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import report
-from benchmarks.prompts import Prompt, choose
 from benchmarks.replay.ablations import ABLATIONS
 from benchmarks.replay.curves import Machine, find_machine, own_machines
 from benchmarks.replay.distributions import NUM_SEQUENCES, Distributions, DraftModel
 from benchmarks.replay.simulation import Clock, Result, Source, replay
 from benchmarks.replay.texts import RecordedText, append_text, read_texts
-from benchmarks.runs import Runs
-from benchmarks.workbench import GREEDY, Engines, Setup, bench_options
+from benchmarks.workbench import (
+    GREEDY,
+    PROGRAM,
+    Bench,
+    finish,
+    program,
+    progress_bar,
+    prompt_options,
+    show,
+)
 from dyspec_edge.bench.conditions import conditions, hashes
+from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.load.calibration import milliseconds
 from dyspec_edge.load.machine import physical_cores
 
-STDERR = Console(stderr=True)
 CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)
 TREES = (4, 8, 16, 32, 64)
 SIMULATION = (
@@ -96,7 +100,7 @@ def main(
     if not recorded:
         raise click.UsageError(f"{texts} holds no text")
     num_threads = threads or physical_cores()
-    where = conditions(hashes([draft] if draft else []), num_threads, report.PROGRAM)
+    where = conditions(hashes([draft] if draft else []), num_threads, PROGRAM)
     path = distributions or texts.with_suffix(".sqlite")
     with _opened(path, draft, recorded, num_threads) as source:
         study = _Study(recorded, machines, source)
@@ -145,7 +149,7 @@ class _Study:
         """Replay everything, text by text: the draft then reads each prompt once."""
         specs = [*(f"chain:{k}" for k in CHAINS), *(f"dyspec:{n}" for n in TREES), *policies]
         kinds: dict[str, NewPolicy] = {"priced": PricedPolicy, **(ABLATIONS if ablations else {})}
-        with _progress() as bar:
+        with progress_bar() as bar:
             per_text = len(specs) + len(kinds) * len(self.machines)
             task = bar.add_task("replaying", total=per_text * len(self.texts))
             for text in self.texts:
@@ -200,16 +204,6 @@ def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     return policy
 
 
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=STDERR,
-    )
-
-
 def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
     print(SIMULATION)
     extra = [name for name in study.fixed if not name.startswith(("chain:", "dyspec:"))]
@@ -235,7 +229,7 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
             **{name: study.speedups(name, machine) for name in (*study.fixed, *study.priced)},
         }
     num_tokens = sum(len(text.tokens) for text in study.texts)
-    report.show(
+    show(
         f"SIMULATED speed against plain decoding, T = 0, geometric mean (worst prompt); "
         f"{len(study.texts)} texts, {num_tokens} tokens",
         (
@@ -247,7 +241,7 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
         ),
         rows,
     )
-    report.show(
+    show(
         "SIMULATED accept length, T = 0, mean of the texts",
         ("policy", "accept length", "least", "most"),
         [
@@ -260,7 +254,7 @@ def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
     print("\nCurves:\n")
     for machine in study.machines:
         print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
-    report.finish(
+    finish(
         dict(where),
         {
             "simulation": True,
@@ -283,7 +277,7 @@ def _print_ablations(study: _Study) -> None:
             without, whole = study.speedups(name, machine), study.speedups("priced", machine)
             cells.append(f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})")
         rows.append((name, *cells))
-    report.show(
+    show(
         "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
         ("without", *(machine.name for machine in study.machines)),
         rows,
@@ -311,42 +305,43 @@ def mean(speedups: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, speedups)) / len(speedups))
 
 
-@main.command()
-@bench_options(tokens=256)
+@program(tokens=256)
 @click.option(
     "--texts",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     help="JSONL file that the texts are added to; those that it holds are not written again.",
 )
-@click.option("--category", "categories", multiple=True, help="Repeatable [default: all].")
-@click.option("--each", default=1, show_default=True, help="Prompts of a category.")
-def record(setup: Setup, texts: Path, categories: Sequence[str], each: int) -> None:
+@prompt_options(each=1)
+def record(bench: Bench, texts: Path, categories: Sequence[str], each: int) -> None:
     """Let the target write its greedy texts, once."""
-    prompts = choose(setup.prompts, categories, each)
+    prompts = choose(bench.setup.prompts, categories, each)
     known = {text.id for text in read_texts(texts)} if texts.exists() else set()
-    with Runs(None, {}) as runs, Engines() as engines:
-        runs.expect(len(prompts))
-        for prompt in prompts:
+    bench.expect(len(prompts))
+    for prompt in prompts:
 
-            def write(prompt: Prompt = prompt) -> dict[str, Any]:
-                if prompt.id not in known:
-                    append_text(texts, _written(setup, engines, prompt))
-                return {}
+        def write(prompt: Prompt = prompt) -> dict[str, Any]:
+            if prompt.id not in known:
+                append_text(texts, _written(bench, prompt))
+            return {}
 
-            runs({"prompt": prompt.id}, write)
+        bench.run({"prompt": prompt.id}, write)
 
 
-def _written(setup: Setup, engines: Engines, prompt: Prompt) -> RecordedText:
-    engine = engines.get(setup.config("none"))
-    reply = engine.generate(prompt.messages, sampling=GREEDY, max_tokens=setup.num_tokens)
-    target = engine.decoder.target
+main.add_command(record)
+
+
+def _written(bench: Bench, prompt: Prompt) -> RecordedText:
+    engine = bench.engine("none")
+    read = engine.prepare(prompt.messages)
+    reply = engine.generate(read, sampling=GREEDY, max_tokens=bench.setup.num_tokens)
+    model = engine.decoder.target.context.model
     return RecordedText(
         id=prompt.id,
         category=prompt.category,
-        target=setup.model.name,
-        num_vocab=target.context.model.num_vocab,
-        prompt=tuple(target.tokens[: reply.stats.prompt_tokens]),
+        target=bench.setup.model.name,
+        num_vocab=model.num_vocab,
+        prompt=read.tokens,
         tokens=reply.tokens,
-        end_tokens=tuple(sorted(engine.decoder.end_tokens)),
+        end_tokens=tuple(sorted(model.end_tokens.tolist())),
     )

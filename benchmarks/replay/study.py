@@ -10,14 +10,15 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
 from rich.progress import track
 
-from benchmarks import report
 from benchmarks.replay.ablations import WithoutAccount
-from benchmarks.replay.command import CHAINS, SIMULATION, STDERR, mean
+from benchmarks.replay.command import CHAINS, SIMULATION, mean
 from benchmarks.replay.curves import find_machine
 from benchmarks.replay.simulation import Clock, Result, replay
 from benchmarks.replay.synthetic import END, Chance, SyntheticSource, fresh_tokens, made_up, varied
+from benchmarks.workbench import PROGRAM, finish, show
 from dyspec_edge.bench.conditions import conditions
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.policy.chain import ChainPolicy
@@ -58,7 +59,7 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
     machines = [find_machine(name) for name in curves]
     cases = [_Case(kind, a, tokens) for kind in KINDS for a in ACCEPTANCES]
     rows, document = [], []
-    for case in track(cases, "replaying", console=STDERR):
+    for case in track(cases, "replaying", console=Console(stderr=True)):
 
         @cache
         def chain(k: int, seed: int, case: _Case = case) -> Result:
@@ -100,7 +101,7 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
             )
     rows.sort(key=lambda row: row[:2])
     print(SIMULATION)
-    report.show(
+    show(
         f"SIMULATED speed against plain decoding, geometric mean (worst text) of {num_texts} "
         f"made-up texts of {tokens} tokens; drafts of known acceptance",
         (
@@ -116,8 +117,8 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
         ),
         rows,
     )
-    where = conditions({}, 1, report.PROGRAM)
-    report.finish(where, {"simulation": True, "cases": document})
+    where = conditions({}, 1, PROGRAM)
+    finish(where, {"simulation": True, "cases": document})
 
 
 def _is_stranded(result: Result) -> bool:

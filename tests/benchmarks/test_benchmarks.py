@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.__main__ import main
+from benchmarks.race import take_turns
+from benchmarks.workbench import Engines
 from tests.conftest import TinyPair
 
 PROMPTS = ("writing", "writing", "code_completion")
@@ -73,3 +76,39 @@ def test_shared_noise_is_what_is_switched_off(tiny_equal: TinyPair, prompts: Pat
 def test_near_ties_of_f32_are_none(tiny_pair: TinyPair, prompts: Path) -> None:
     found = run(tiny_pair, prompts, "near-ties", "--category", "writing", "--each", "1")
     assert {policy["flips"] for policy in found["policies"].values()} == {0}
+
+
+def test_whoever_has_written_less_goes_next() -> None:
+    order = []
+
+    def side(name: str, steps: list[int]) -> Iterator[list[int]]:
+        for count in steps:
+            order.append(name)
+            yield [7] * count
+
+    sides = {"a": side("a", [1, 1, 1, 1, 1, 1]), "b": side("b", [1, 3, 1])}
+    found = take_turns(sides, 6)
+    assert "".join(order) == "ababaabaa"
+    assert [count for count, _ in found["b"].steps] == [1, 3, 1]
+    assert found["a"].tokens == [7] * 6
+
+
+def test_memory_adds_up(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "memory", "--fill", "80", "--policy", "dyspec:8")
+    assert set(found["parts"]) == {"files", "repacked", "caches", "compute buffers", "logits"}
+    assert found["parts"]["caches"] > 0
+    assert 68 <= found["tokens"] <= 80
+
+
+def test_both_ways_to_candidates_are_timed(tiny_pair: TinyPair, prompts: Path) -> None:
+    found = run(tiny_pair, prompts, "device", tokens=3)
+    assert {len(times) for cell in found["seconds"].values() for times in cell.values()} == {3}
+
+
+def test_a_finished_run_is_not_done_again(
+    tiny_pair: TinyPair, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ("-o", str(tmp_path / "journal"))
+    first = run(tiny_pair, prompts, "race", "--policy", "chain:3", *kept)
+    monkeypatch.setattr(Engines, "get", lambda *_: pytest.fail("run again"))
+    assert run(tiny_pair, prompts, "race", "--policy", "chain:3", *kept) == first

@@ -14,18 +14,18 @@ import llama_cpp
 import pytest
 from click.testing import CliRunner, Result
 
-import benchmarks.peers as bench
-from benchmarks import peer_build
-from benchmarks.peer_engines import Ours, PromptLookup
-from benchmarks.peer_programs import (
+from benchmarks.peers import build, command
+from benchmarks.peers.contest import halves
+from benchmarks.peers.engines import Ours, PromptLookup
+from benchmarks.peers.programs import (
     OneShot,
     Outcome,
     Server,
     Task,
     parse_one_shot,
 )
-from benchmarks.peer_settings import PLAIN
-from benchmarks.tuning import Axis, Settings, num_trials, search
+from benchmarks.peers.rivals import PLAIN
+from benchmarks.peers.settings import Axis, Settings, num_trials, search
 from benchmarks.workbench import Engines, Setup
 from dyspec_edge.errors import DyspecError
 from tests import fake_llama
@@ -169,16 +169,16 @@ def test_programs_for_other_features_are_refused(
 ) -> None:
     ours = llama_cpp.llama_print_system_info().decode().strip()
     monkeypatch.setenv("FAKE_FEATURES", f"{ours} ")
-    assert peer_build.kernels(fake) == ours
+    assert build.kernels(fake) == ours
     monkeypatch.setenv("FAKE_FEATURES", f"{ours} AMX_INT8 = 1 |")
     with pytest.raises(DyspecError, match=r"AMX_INT8 = 1 \|, llama-cpp-python for"):
-        peer_build.kernels(fake)
+        build.kernels(fake)
 
 
 def test_another_version_is_not_built(tmp_path: Path) -> None:
     (tmp_path / "PKG-INFO").write_text("Name: llama_cpp_python\nVersion: 0.3.35\n")
     with pytest.raises(DyspecError, match="not the unpacked source package"):
-        peer_build.programs(tmp_path / "build", tmp_path, 1)
+        build.programs(tmp_path / "build", tmp_path, 1)
 
 
 # The whole command, on tiny models and a fake rival.
@@ -211,19 +211,19 @@ def invoke(
     prompts = directory / "prompts.jsonl"
     lines = [{"id": i, "category": "toy", "turns": [f"the {i}"]} for i in ("root", "leaf")]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    monkeypatch.setattr(peer_build, "programs", lambda *_: {peer_build.SERVER: Path("server")})
-    monkeypatch.setattr(peer_build, "kernels", lambda _: "CPU : X = 1")
-    monkeypatch.setattr(bench, "peers", lambda *_, **_repacks: rivals)
+    monkeypatch.setattr(build, "programs", lambda *_: {build.SERVER: Path("server")})
+    monkeypatch.setattr(build, "kernels", lambda _: "CPU : X = 1")
+    monkeypatch.setattr(command, "rivals", lambda *_, **_repacks: rivals)
     files = ["-m", str(pair.target), "-md", str(pair.draft), "--prompts", str(prompts)]
     words = [*files, "-t", "1", "-c", "256", "--tokens", "6", "--category", "toy"]
     words += ["--policy", "chain:2", "--trial-tokens", "3", "-o", str(directory / "journal")]
-    return CliRunner().invoke(bench.peers_command, words)
+    return CliRunner().invoke(command.peers, words)
 
 
 @pytest.fixture
 def plain(tiny_pair: TinyPair, tmp_path: Path) -> Any:
     """Says what plain decoding says."""
-    peer = Ours("none", Setup(*tiny_pair, 1, 256, tmp_path, 6, None))
+    peer = Ours("none", Setup(*tiny_pair, 1, 256, tmp_path, 6))
     peer.name = PLAIN
     return peer
 
@@ -280,20 +280,20 @@ def test_one_prompt_of_a_category_is_not_enough(tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": "a", "category": "toy", "turns": ["x"]}\n', encoding="utf-8")
     with pytest.raises(Exception, match="two are needed"):
-        bench._halves(prompts, ("toy",), 2)
+        halves(prompts, ("toy",), 2)
 
 
 def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
     tiny_pair: TinyPair, plain: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = Setup(*tiny_pair, 1, 256, tmp_path, 6, None)
+    setup = Setup(*tiny_pair, 1, 256, tmp_path, 6)
     text = "the root of the tree is in the leaf of the tree"
     with Engines() as engines:
         engine = engines.get(setup.config("none"))
         tokens = engine.prepare(text).tokens
     task = Task(tokens, "", "", [{"role": "user", "content": text}], 6)
     settings: Settings = {"num_pred_tokens": 4, "max_ngram_size": 2}
-    lookup = PromptLookup(setup, flash_attn=False).run(task, settings)
+    lookup = PromptLookup(setup).run(task, settings)
     assert lookup.tokens is not None
     assert lookup.tokens == plain.run(task, {}).tokens
     assert lookup.drafted > 0
@@ -302,17 +302,15 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
     end = lookup.tokens[4]
     assert end not in lookup.tokens[:4]
     monkeypatch.setattr(llama_cpp, "llama_vocab_is_eog", lambda _, token: token == end)
-    ended = PromptLookup(setup, flash_attn=False).run(task, settings)
+    ended = PromptLookup(setup).run(task, settings)
     assert (ended.tokens, ended.is_over) == (lookup.tokens[:4], True)
     assert ended.timed_tokens == 4  # with the end token
 
 
 def test_a_prompt_of_more_than_512_tokens_is_looked_up(tiny_pair: TinyPair, tmp_path: Path) -> None:
-    setup = Setup(tiny_pair.target, None, 1, 1024, tmp_path, 4, None)
+    setup = Setup(tiny_pair.target, None, 1, 1024, tmp_path, 4)
     task = Task(tuple([5, 6, 7, 8] * 150), "", "", [], 4)
-    found = PromptLookup(setup, flash_attn=False).run(
-        task, {"num_pred_tokens": 4, "max_ngram_size": 2}
-    )
+    found = PromptLookup(setup).run(task, {"num_pred_tokens": 4, "max_ngram_size": 2})
     assert found.timed_tokens >= 1
 
 
@@ -321,6 +319,6 @@ def test_categories_of_a_group_are_halved_one_by_one(tmp_path: Path) -> None:
     names = ("coding", "coding", "qa", "coding", "code_edit", "code_edit", "qa")
     lines = [{"id": str(i), "category": c, "turns": ["x"]} for i, c in enumerate(names)]
     prompts.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    halves = bench._halves(prompts, ("coding", "qa", "code_edit"), 3)
-    shown = [{group: [p.id for p in half] for group, half in part.items()} for part in halves]
+    both = halves(prompts, ("coding", "qa", "code_edit"), 3)
+    shown = [{group: [p.id for p in half] for group, half in part.items()} for part in both]
     assert shown == [{"code": ["0", "4"], "qa": ["2"]}, {"code": ["1", "3", "5"], "qa": ["6"]}]

@@ -38,7 +38,7 @@ _OPTIONS = (
     "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_USE_PREBUILT_UI=OFF",  # would be downloaded
 )
-_AMX_FLAGS = Path(__file__).parents[1] / "native" / "amx_flags.sh"
+_AMX_FLAGS = Path(__file__).parents[2] / "native" / "amx_flags.sh"
 _SYSTEM_INFO = re.compile(r"system_info: n_threads = .*? / \d+ \| (.*)")
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from benchmarks.tuning import Axis, Settings
+from benchmarks.peers.settings import Axis, Settings
 from dyspec_edge.errors import DyspecError
 
 START_SECONDS = 600

@@ -1,4 +1,4 @@
-"""The search for a peer's best settings: one axis after another, each tried over its values."""
+"""The search for a program's best settings: one axis after another, each tried over its values."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def search(axes: Sequence[Axis], speed: Callable[[Settings], float]) -> Settings
     for axis in axes:
         best.setdefault(axis.name, axis.values[0])
     for axis in axes:
-        trials = [{**best, axis.name: value} for value in axis.values]
-        best = max(trials, key=speed)
+        best = max(({**best, axis.name: value} for value in axis.values), key=speed)
     return best
 
 

@@ -1,15 +1,14 @@
-"""The peers, and the settings of each that are searched."""
+"""llama.cpp's programs and prompt lookup, and the settings of each that are searched."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import peer_build
-from benchmarks.peer_engines import PromptLookup
-from benchmarks.peer_programs import OneShot, Peer, Server
-from benchmarks.tuning import Axis
-from benchmarks.workbench import Setup
-from dyspec_edge import llama
+from benchmarks.peers import build
+from benchmarks.peers.engines import PromptLookup
+from benchmarks.peers.programs import OneShot, Peer, Server
+from benchmarks.peers.settings import Axis
+from benchmarks.workbench import Setup, flash_attention
 
 PLAIN = "llama-server, no draft"
 
@@ -48,7 +47,7 @@ _MIX = Axis(
 )
 
 
-def peers(setup: Setup, programs: dict[str, Path], *, repacks: bool = True) -> list[Peer]:
+def rivals(setup: Setup, programs: dict[str, Path], *, repacks: bool = True) -> list[Peer]:
     """Everybody but ourselves.
 
     Nobody but us sees by himself that flash attention is slower on a CPU, or that weights which
@@ -58,27 +57,22 @@ def peers(setup: Setup, programs: dict[str, Path], *, repacks: bool = True) -> l
     its draft's sampler leaves one candidate, of probability 1.
     """
     threads = str(setup.num_threads)
-    flash_attn = bool(llama.supports_gpu() and llama.gpu_devices())
     target = ["-m", str(setup.model), "-c", str(setup.num_ctx), "-t", threads, "-tb", threads]
-    target += [] if flash_attn else ["-fa", "off"]
+    target += [] if flash_attention() == "on" else ["-fa", "off"]
     target += [] if repacks else ["--no-repack"]
     draft = [*target, "-md", str(setup.draft), "-td", threads, "-tbd", threads]
     chain = (_N_MAX, _P_MIN, _N_MAX, _N_MIN)
     ngram_min = ["--spec-ngram-mod-n-min", "1"]
     small = {_NGRAM_SIZE.name: 4, _NGRAM_DRAFT.name: 8}
     mixed = [*draft, *ngram_min, *_NGRAM_SIZE.words(small), *_NGRAM_DRAFT.words(small)]
-    simple, speculative, server = (programs[name] for name in peer_build.PROGRAMS)
+    simple, speculative, server = (programs[name] for name in build.PROGRAMS)
     one_draft = ["--spec-type", "draft-simple"]
+    ngrams = (_NGRAM_TYPE, _NGRAM_SIZE, _NGRAM_DRAFT)
     return [
         Server(PLAIN, server, target, ()),
-        OneShot(peer_build.SIMPLE, simple, [*draft, *one_draft], chain, num_free=0),
-        OneShot(peer_build.SPECULATIVE, speculative, draft, (_N_MAX,), num_free=1),
+        OneShot(build.SIMPLE, simple, [*draft, *one_draft], chain, num_free=0),
+        OneShot(build.SPECULATIVE, speculative, draft, (_N_MAX,), num_free=1),
         Server("llama-server, draft", server, mixed, (*chain, _MIX)),
-        Server(
-            "llama-server, n-gram",
-            server,
-            [*target, *ngram_min],
-            (_NGRAM_TYPE, _NGRAM_SIZE, _NGRAM_DRAFT),
-        ),
-        PromptLookup(setup, flash_attn=flash_attn),
+        Server("llama-server, n-gram", server, [*target, *ngram_min], ngrams),
+        PromptLookup(setup),
     ]

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from benchmarks.peer_programs import Outcome, Task
-from benchmarks.tuning import Axis, Settings
-from benchmarks.workbench import GREEDY, Engines, Setup
+from benchmarks.peers.programs import Outcome, Task
+from benchmarks.peers.settings import Axis, Settings
+from benchmarks.workbench import GREEDY, Engines, Setup, flash_attention
 
 
 class PromptLookup:
@@ -26,9 +26,8 @@ class PromptLookup:
     name = "llama-cpp-python, prompt lookup"
     axes = (Axis("num_pred_tokens", (), (8, 2, 4, 16)), Axis("max_ngram_size", (), (2, 3, 4)))
 
-    def __init__(self, setup: Setup, *, flash_attn: bool) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._flash_attn = flash_attn
 
     def run(self, task: Task, settings: Settings) -> Outcome:
         """One model of its own."""
@@ -40,7 +39,7 @@ class PromptLookup:
             n_threads=setup.num_threads,
             n_threads_batch=setup.num_threads,
             n_gpu_layers=-1,
-            flash_attn=self._flash_attn,
+            flash_attn=flash_attention() == "on",
             draft_model=lookup,
             logits_all=True,  # implied, but room for more than 512 rows is made only if it is said
             verbose=False,
