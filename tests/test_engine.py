@@ -361,7 +361,7 @@ def test_a_second_turn_keeps_the_tokens_that_were_generated(engine: Engine) -> N
     sampling = SamplingParams(temperature=1.0, min_p=0.0, seed=1, logit_bias=bias)
     messages = [{"role": "user", "content": "say something"}]
     first = engine.generate(messages, sampling=sampling, max_tokens=40)
-    assert engine._prompts._tokenize(first.text, special=False) != list(first.tokens)
+    assert engine._session._prompts._tokenize(first.text, special=False) != list(first.tokens)
     messages.append({"role": "assistant", "content": first.text})
     messages.append({"role": "user", "content": "more"})
     second = engine.generate(messages, sampling=sampling, max_tokens=1)

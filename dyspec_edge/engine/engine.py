@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from types import TracebackType
 
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.sampling import SamplingParams
-from dyspec_edge.engine.prompt import Dialogue, Prompt, PromptBuilder
-from dyspec_edge.engine.reply import Chunk, Completion, Reply
-from dyspec_edge.errors import ContextOverflow, DyspecError, OptionError
+from dyspec_edge.engine.prompt import Prompt, PromptBuilder
+from dyspec_edge.engine.reply import Chunk, Completion
+from dyspec_edge.engine.session import Session
+from dyspec_edge.errors import DyspecError
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.loading import Loaded, load
 from dyspec_edge.text.template import Message
@@ -32,7 +32,9 @@ class Engine:
     Methods may be called from any thread; replies are generated one at a time.
 
     Attributes:
-        last_step: of the reply under way or the last one, with its tree.
+        num_ctx: usable tokens.
+        decoder: the engine's conversation.
+        notices: lines that say what was decided at load, and why.
     """
 
     def __init__(self, config: EngineConfig, loaded: Loaded) -> None:
@@ -45,10 +47,15 @@ class Engine:
         self._running = False
         self._closed = False
         self._current: weakref.ref[Generator[Chunk]] | None = None
-        self.last_step: Step | None = None
-        self._dialogue = Dialogue()
-        self._prompts = PromptBuilder(self._model, config.chat_template)
-        notes = [self._prompts.note] if self._prompts.note else []
+        prompts = PromptBuilder(self._model, config.chat_template)
+        self._session = Session(
+            loaded.decoder,
+            self._model,
+            prompts,
+            num_ctx=self.num_ctx,
+            plain_seconds=loaded.plain_seconds,
+        )
+        notes = [prompts.note] if prompts.note else []
         self.notices: tuple[str, ...] = (*loaded.notices, *notes)
 
     @classmethod
@@ -83,7 +90,7 @@ class Engine:
             OptionError: messages that the chat template refuses, or messages with `raw`.
         """
         self._require_open()
-        return self._prompts.prepare(prompt, raw=raw, after=self._dialogue)
+        return self._session.prepare(prompt, raw=raw)
 
     def stream(
         self,
@@ -113,7 +120,14 @@ class Engine:
             OptionError: an empty prompt, or a value that has no meaning.
             DecodeError: llama.cpp failed.
         """
-        reply = self._reply(prompt, sampling, max_tokens, stop, raw, on_prefill)
+        reply = self._session.reply(
+            prompt,
+            sampling,
+            max_tokens=max_tokens,
+            stop=stop,
+            raw=raw,
+            on_prefill=on_prefill,
+        )
         # The stream learns its own address, weakly: `close` must find one that was left half-read.
         this: list[weakref.ref[Generator[Chunk]]] = []
         stream = self._in_turn(reply, this)
@@ -155,6 +169,11 @@ class Engine:
         """
         if self._running:
             self.decoder.abort()
+
+    @property
+    def last_step(self) -> Step | None:
+        """The latest step of the reply under way or the last one, with its tree."""
+        return self._session.last_step
 
     def render_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
@@ -211,45 +230,3 @@ class Engine:
     def _require_open(self) -> None:
         if self._closed:
             raise DyspecError("the engine is closed; load it again")
-
-    def _reply(
-        self,
-        prompt: str | Sequence[Message] | Prompt,
-        params: SamplingParams,
-        max_tokens: int,
-        stop: Sequence[str],
-        raw: bool,
-        on_prefill: Callable[[int, int], None] | None,
-    ) -> Generator[Chunk]:
-        started = time.perf_counter()
-        params.check(self._model.num_vocab)
-        if max_tokens < 1 and max_tokens != -1:
-            raise OptionError(f"max_tokens is {max_tokens}; it must be at least 1, or -1")
-        if not isinstance(prompt, Prompt):
-            prompt = self.prepare(prompt, raw=raw)
-        tokens = prompt.tokens
-        if not prompt.text or not tokens:
-            raise OptionError("the prompt is empty; say something")
-        if len(tokens) >= self.num_ctx:
-            raise ContextOverflow(len(tokens), self.num_ctx)
-        room = self.num_ctx - len(tokens)
-        limit = room if max_tokens == -1 else min(room, max_tokens)
-        reply = Reply(
-            self.decoder,
-            self._model,
-            params,
-            tokens,
-            stop,
-            started=started,
-            num_ctx=self.num_ctx,
-            plain_seconds=self._loaded.plain_seconds,
-        )
-        try:
-            with closing(reply.chunks(limit, on_prefill)) as chunks:
-                for chunk in chunks:
-                    self.last_step = reply.last_step or self.last_step
-                    yield chunk
-        finally:
-            reply.close()
-            if not prompt.is_raw and not reply.was_cut:
-                self._dialogue = Dialogue(prompt.text + reply.text, (*tokens, *reply.tokens))

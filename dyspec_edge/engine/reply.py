@@ -1,4 +1,4 @@
-"""A reply under way: steps of the decoder in, pieces of text out, and why and when it ends."""
+"""A reply under way: steps of a conversation in, pieces of text out, and why and when it ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Reply:
         text: what was shown, whole characters.
         tokens: the ids behind it, without an end token.
         was_cut: a stop string cut the text, so that tokens and text do not match to the end.
-        last_step: the latest step of the decoder.
+        last_step: the latest step.
 
     Raises:
         OptionError: a stop string is empty.
@@ -66,7 +66,7 @@ class Reply:
 
     def __init__(
         self,
-        decoder: Conversation,
+        conversation: Conversation,
         model: Model,
         params: SamplingParams,
         prompt: Sequence[int],
@@ -80,7 +80,7 @@ class Reply:
         self.tokens: list[int] = []
         self.was_cut = False
         self.last_step: Step | None = None
-        self._decoder = decoder
+        self._conversation = conversation
         self._model = model
         self._prompt = prompt
         self._characters = Utf8Stream()
@@ -95,7 +95,7 @@ class Reply:
         self._prefill_seconds = 0.0
         self._first_token_after = 0.0
         self._steps: list[Step] = []
-        self._before = Counters.read(decoder)
+        self._before = Counters.read(conversation)
 
     def chunks(
         self, max_tokens: int, on_prefill: Callable[[int, int], None] | None
@@ -110,7 +110,7 @@ class Reply:
         """
         try:
             self._read_prompt(on_prefill)
-            for step in self._decoder.generate(max_tokens, keep_trees=True):
+            for step in self._conversation.generate(max_tokens, keep_trees=True):
                 yield self._take(step)
                 if self._finish_reason is not None:
                     break
@@ -120,15 +120,15 @@ class Reply:
 
     def close(self) -> None:
         """Leave both caches with the prompt and the emitted tokens, and free the sampler."""
-        self._decoder.rewind(len(self._prompt) + len(self.tokens))
+        self._conversation.rewind(len(self._prompt) + len(self.tokens))
         self._sampler.close()
 
     def _read_prompt(self, on_prefill: Callable[[int, int], None] | None) -> None:
         started = time.perf_counter()
-        decoder = self._decoder
-        self._num_cached = decoder.begin(self._prompt, self._sampler, on_progress=on_prefill)
+        conversation = self._conversation
+        self._num_cached = conversation.begin(self._prompt, self._sampler, on_progress=on_prefill)
         self._prefill_seconds = time.perf_counter() - started
-        self._before = Counters.read(decoder)
+        self._before = Counters.read(conversation)
 
     def _take(self, step: Step) -> Chunk:
         """The chunk of a step, cut where an end token or a stop string ends the text."""
@@ -136,7 +136,7 @@ class Reply:
             self._first_token_after = time.perf_counter() - self._started
         first, shown = len(self.tokens), ""
         for token in step.tokens:
-            if token in self._decoder.end_tokens:
+            if token in self._conversation.end_tokens:
                 self._finish_reason = "stop"
                 break
             self.tokens.append(token)
@@ -159,7 +159,7 @@ class Reply:
             rest = text if met else text + self._stops.flush()
             self.text += rest
         stats = summarise(
-            decoder=self._decoder,
+            decoder=self._conversation,
             sampler=self._sampler,
             before=self._before,
             steps=self._steps,

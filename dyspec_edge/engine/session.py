@@ -1,0 +1,108 @@
+"""One conversation with text around it: its last prompt and reply, and the reply under way.
+
+    Engine    what is loaded, one request after the other
+    Session   one text: prompts that go on where the last reply ended, replies
+    Reply     one reply
+
+An engine has one session.  Whoever serves several conversations over the same models gives each a
+session of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+
+from dyspec_edge.decode.loop import Conversation, Step
+from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.engine.prompt import Dialogue, Prompt, PromptBuilder
+from dyspec_edge.engine.reply import Chunk, Reply
+from dyspec_edge.errors import ContextOverflow, OptionError
+from dyspec_edge.llama import Model
+from dyspec_edge.text.template import Message
+
+
+class Session:
+    """Prompts and replies of one conversation.
+
+    Args:
+        conversation: the tokens; closed by whoever made it.
+        num_ctx: usable tokens.
+        plain_seconds: what a token of plain decoding costs, where it was measured.
+
+    Attributes:
+        last_step: the latest step of the reply under way or the last one, with its tree.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        model: Model,
+        prompts: PromptBuilder,
+        *,
+        num_ctx: int,
+        plain_seconds: float | None,
+    ) -> None:
+        self.last_step: Step | None = None
+        self._conversation = conversation
+        self._model = model
+        self._prompts = prompts
+        self._num_ctx = num_ctx
+        self._plain_seconds = plain_seconds
+        self._dialogue = Dialogue()
+
+    def prepare(self, prompt: str | Sequence[Message], *, raw: bool) -> Prompt:
+        """As `PromptBuilder.prepare`, after what was said last in this session."""
+        return self._prompts.prepare(prompt, raw=raw, after=self._dialogue)
+
+    def reply(
+        self,
+        prompt: str | Sequence[Message] | Prompt,
+        params: SamplingParams,
+        *,
+        max_tokens: int,
+        stop: Sequence[str],
+        raw: bool,
+        on_prefill: Callable[[int, int], None] | None,
+    ) -> Generator[Chunk]:
+        """The chunks of a reply; arguments and errors as of `Engine.stream`.
+
+        One that is closed before its end leaves the caches valid.
+        """
+        started = time.perf_counter()
+        params.check(self._model.num_vocab)
+        if max_tokens < 1 and max_tokens != -1:
+            raise OptionError(f"max_tokens is {max_tokens}; it must be at least 1, or -1")
+        if not isinstance(prompt, Prompt):
+            prompt = self.prepare(prompt, raw=raw)
+        limit = self._room(prompt) if max_tokens == -1 else min(self._room(prompt), max_tokens)
+        reply = Reply(
+            self._conversation,
+            self._model,
+            params,
+            prompt.tokens,
+            stop,
+            started=started,
+            num_ctx=self._num_ctx,
+            plain_seconds=self._plain_seconds,
+        )
+        try:
+            with closing(reply.chunks(limit, on_prefill)) as chunks:
+                for chunk in chunks:
+                    self.last_step = reply.last_step or self.last_step
+                    yield chunk
+        finally:
+            reply.close()
+            if not prompt.is_raw and not reply.was_cut:
+                tokens = (*prompt.tokens, *reply.tokens)
+                self._dialogue = Dialogue(prompt.text + reply.text, tokens)
+
+    def _room(self, prompt: Prompt) -> int:
+        """Tokens that the context has left for a reply."""
+        size = len(prompt.tokens)
+        if not prompt.text or not size:
+            raise OptionError("the prompt is empty; say something")
+        if size >= self._num_ctx:
+            raise ContextOverflow(size, self._num_ctx)
+        return self._num_ctx - size
