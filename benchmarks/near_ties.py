@@ -54,7 +54,7 @@ def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], 
     for (policy, prompt), text in zip(cells, texts, strict=True):
 
         def check(text: dict[str, Any] = text) -> dict[str, Any]:
-            target = bench.engine("none").decoder.target
+            target = bench.engine("none").conversation.target
             return {"gaps": gaps(target, text["prompt"], text["reply"])}
 
         key = {"policy": policy, "prompt": prompt.id, "part": "teacher forcing"}

@@ -104,7 +104,7 @@ def _reply(
 ) -> dict[str, Any]:
     """One reply in one of the `WAYS`; the engine is left as it was."""
     engine = bench.engine(policy)
-    decoder = engine.decoder
+    decoder = engine.conversation
     verifier, drafter = decoder.verifier, decoder.drafter
     with without_shared_noise(drafter) if way == "match without" else nullcontext():
         decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()

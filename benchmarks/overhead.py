@@ -87,7 +87,7 @@ def overhead(bench: Bench, policy: str, lengths: str, rounds: int) -> None:
 def _steps(bench: Bench, policy: str, size: int, params: SamplingParams) -> dict[str, Any]:
     """Seconds of each part of every step, from the decoder's own totals."""
     engine = bench.engine(policy)
-    decoder, tokens = engine.decoder, filler(engine, bench.setup.prompts, size).tokens
+    decoder, tokens = engine.conversation, filler(engine, bench.setup.prompts, size).tokens
     seed = params.seed or 0
     sampler = Sampler(decoder.target.context.model, params, seed, tokens)
     native = NativeClock()

@@ -105,7 +105,7 @@ def _race(bench: Bench, prompt: Prompt) -> dict[str, Any]:
     """Seconds of every token after the first, on both sides."""
     setup = bench.setup
     engine = bench.engines.get(replace(setup.config("none"), flash_attn=flash_attention()))
-    model = engine.decoder.target.context.model
+    model = engine.conversation.target.context.model
     loop = BareLoop(model, num_ctx=setup.num_ctx, num_threads=setup.num_threads)
     with closing(loop):
         sides = {

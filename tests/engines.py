@@ -45,5 +45,5 @@ def text_of(engine: Engine, prompt: str = PROMPT, *, seed: int = 1, max_tokens: 
 
 def num_cached(engine: Engine) -> tuple[int, int]:
     """Tokens in the target's and in the draft's cache."""
-    drafter = model_drafter(engine.decoder)
-    return len(engine.decoder.target.tokens), len(drafter.cache.tokens)
+    drafter = model_drafter(engine.conversation)
+    return len(engine.conversation.target.tokens), len(drafter.cache.tokens)

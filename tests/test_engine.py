@@ -329,8 +329,8 @@ def test_a_second_turn_reads_only_what_is_new(
         first = engine.generate(messages, sampling=sampling, **options)
         messages.append({"role": "assistant", "content": first.text})
         messages.append({"role": "user", "content": "and now?"})
-        drafter = model_drafter(engine.decoder)
-        caches = {"target": engine.decoder.target, "draft": drafter.cache}
+        drafter = model_drafter(engine.conversation)
+        caches = {"target": engine.conversation.target, "draft": drafter.cache}
         rows = {role: -cache.num_rows for role, cache in caches.items()}
         for role, cache in caches.items():
             decode = cache.context.decode
@@ -395,8 +395,8 @@ def test_there_is_one_beginning_of_text(tiny_pair: TinyPair, begins: str, raw: b
     prompt = "<s>the tree" if raw and begins else "the tree"
     with opened(*tiny_pair, chat_template=begins + tiny.CHATML) as engine:
         reply = engine.generate(prompt, sampling=SamplingParams(seed=1), max_tokens=2, raw=raw)
-        drafter = model_drafter(engine.decoder)
-        for tokens in (engine.decoder.target.tokens, drafter.cache.tokens):
+        drafter = model_drafter(engine.conversation)
+        for tokens in (engine.conversation.target.tokens, drafter.cache.tokens):
             assert tokens[0] == tiny.VOCABULARY.bos
             assert tokens.count(tiny.VOCABULARY.bos) == 1
         assert reply.stats.prompt_tokens == len(engine.prepare(prompt, raw=raw).tokens)
@@ -406,7 +406,7 @@ def test_no_beginning_of_text_where_the_file_wants_none(tmp_path: Any) -> None:
     path = tiny.write_model(tmp_path / "no_bos.gguf", chat_template=tiny.CHATML, add_bos=False)
     with opened(path) as engine:
         text_of(engine, max_tokens=2)
-        assert tiny.VOCABULARY.bos not in engine.decoder.target.tokens
+        assert tiny.VOCABULARY.bos not in engine.conversation.target.tokens
 
 
 def test_the_template_in_use_is_named(tiny_target: Any, tiny_untemplated: Any) -> None:

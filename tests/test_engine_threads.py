@@ -128,7 +128,7 @@ def test_prefill_is_reported_from_nothing_to_all(engine: Engine) -> None:
 def test_a_late_or_idle_cancel_touches_no_later_reply(engine: Engine, expected: Expected) -> None:
     engine.cancel()
     assert text_of(engine) == expected(PROMPT, 1)
-    engine.decoder.abort()  # as a cancel leaves it that came when the reply had just ended
+    engine.conversation.abort()  # as a cancel leaves it that came when the reply had just ended
     assert text_of(engine) == expected(PROMPT, 1)
 
 

@@ -137,7 +137,7 @@ class Contest:
         def job() -> Run:
             if shared == min(len(theirs), len(own)):
                 return {"gap": None}
-            target = self.bench.engine(REFERENCE).decoder.target
+            target = self.bench.engine(REFERENCE).conversation.target
             read = self._task(prompt, 0).tokens
             return {"gap": gaps(target, read, theirs[: shared + 1])[-1]}
 

@@ -335,7 +335,7 @@ def _written(bench: Bench, prompt: Prompt) -> RecordedText:
     engine = bench.engine("none")
     read = engine.prepare(prompt.messages)
     reply = engine.generate(read, sampling=GREEDY, max_tokens=bench.setup.num_tokens)
-    model = engine.decoder.target.context.model
+    model = engine.conversation.target.context.model
     return RecordedText(
         id=prompt.id,
         category=prompt.category,

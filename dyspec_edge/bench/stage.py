@@ -123,7 +123,7 @@ class Stage:
             ):
                 tokens.extend(chunk.tokens)
                 if chunk.finish_reason is None and engine.last_step is not None:
-                    confidence.add(engine.decoder.tree, engine.last_step)
+                    confidence.add(engine.conversation.tree, engine.last_step)
             seconds = time.perf_counter() - started
         if chunk.finish_reason == "cancelled" or chunk.stats is None:
             raise Cancelled("stopped")

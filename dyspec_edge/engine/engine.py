@@ -33,14 +33,14 @@ class Engine:
 
     Attributes:
         num_ctx: usable tokens.
-        decoder: the engine's conversation.
+        conversation: the tokens, their caches, and what proposes and accepts them.
         notices: lines that say what was decided at load, and why.
     """
 
     def __init__(self, config: EngineConfig, loaded: Loaded) -> None:
         self.config = config
         self.num_ctx = loaded.models.num_ctx
-        self.decoder = loaded.decoder
+        self.conversation = loaded.decoder
         self._loaded = loaded
         self._model = loaded.models.target
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class Engine:
         self._current: weakref.ref[Generator[Chunk]] | None = None
         prompts = PromptBuilder(self._model, config.chat_template)
         self._session = Session(
-            loaded.decoder,
+            self.conversation,
             self._model,
             prompts,
             num_ctx=self.num_ctx,
@@ -168,7 +168,7 @@ class Engine:
         happens.
         """
         if self._running:
-            self.decoder.abort()
+            self.conversation.abort()
 
     @property
     def last_step(self) -> Step | None:
@@ -218,14 +218,14 @@ class Engine:
         """The chunks of `reply`, after the replies before it have ended."""
         with self._lock:
             self._require_open()
-            self.decoder.clear_abort()  # a cancel may have come too late for the last reply
+            self.conversation.clear_abort()  # a cancel may have come too late for the last reply
             self._current = this[0]
             self._running = True
             try:
                 yield from reply
             finally:
                 self._running = False
-                self.decoder.clear_abort()
+                self.conversation.clear_abort()
 
     def _require_open(self) -> None:
         if self._closed:

@@ -57,7 +57,7 @@ def test_a_load_takes_what_was_measured(
         wanted = engine.generate(PROMPTS[0], sampling=COLD, max_tokens=30).tokens
     (fit,) = fit_acceptance(config, PROMPTS, temperatures=[0.0], max_tokens=40)
     with Engine.load(config) as engine:
-        policy = engine.decoder.policy
+        policy = engine.conversation.policy
         assert isinstance(policy, SequoiaPolicy)
         assert policy.fits == (fit,)
         assert any("measured at temperature 0" in notice for notice in engine.notices)

@@ -319,7 +319,7 @@ def test_what_the_target_says_does_not_depend_on_it(tiny_pair: TinyPair, gpu_lay
             num_gpu_layers=gpu_layers,
             num_gpu_layers_draft=gpu_layers,
         ) as engine:
-            drafter = model_drafter(engine.decoder)
+            drafter = model_drafter(engine.conversation)
             is_on_device = drafter.cache.context.candidates is not None
             if sampling != "auto" or gpu_layers == 0:
                 assert is_on_device == (sampling == "on")

@@ -97,7 +97,7 @@ def test_ids_that_the_target_lacks_are_never_drafted(tmp_path: Path) -> None:
         assert "8 ids are in the draft only: never drafted" in notices(engine)
         drafted = 0
         for _ in engine.stream(PROMPT, sampling=WARM, max_tokens=40):
-            tree = engine.decoder.tree
+            tree = engine.conversation.tree
             assert tree.token[: tree.size].max() < limit
             drafted += tree.num_drafted
         assert drafted > 40
@@ -112,7 +112,7 @@ def test_an_id_of_another_text_is_never_drafted(tiny_target: Path, tmp_path: Pat
     drafted = 0
     with opened(tiny_target, draft) as engine:
         for _ in engine.stream(PROMPT, sampling=WARM, max_tokens=40):
-            tree = engine.decoder.tree
+            tree = engine.conversation.tree
             assert start not in tree.token[: tree.size]
             drafted += tree.num_drafted
     assert drafted > 40
@@ -139,7 +139,7 @@ def test_a_recurrent_target_decodes_plainly_and_says_why(
         expected = converse(engine)
     for policy in ("dyspec:8", None):
         with opened(tiny_recurrent, tiny_pair.draft, policy=policy) as engine:
-            assert engine.decoder.drafter.shared_cache is None
+            assert engine.conversation.drafter.shared_cache is None
             assert sum("recurrent (mamba)" in line for line in engine.notices) == 1
             replies = converse(engine)
         assert [r.text for r in replies] == [r.text for r in expected]
@@ -161,7 +161,7 @@ def test_a_recurrent_target_survives_a_stop_string(tiny_recurrent: Path) -> None
 
 def test_a_recurrent_draft_is_not_used_and_named(tiny_target: Path, tiny_recurrent: Path) -> None:
     with opened(tiny_target, tiny_recurrent) as engine:
-        assert engine.decoder.drafter.shared_cache is None
+        assert engine.conversation.drafter.shared_cache is None
         assert "cannot draft a tree" in notices(engine)
         assert text_of(engine)
 
@@ -201,7 +201,7 @@ def test_a_text_that_outgrows_the_draft_context(tiny_pair: TinyPair) -> None:
         expected = plain.generate(PROMPT, sampling=sampling, max_tokens=300)
     with opened(*tiny_pair, num_ctx_draft=64) as engine:
         reply = engine.generate(PROMPT, sampling=sampling, max_tokens=300)
-        drafter = model_drafter(engine.decoder)
+        drafter = model_drafter(engine.conversation)
         assert len(drafter.cache.tokens) <= 64 + 8
     assert reply.tokens == expected.tokens
     assert len(reply.tokens) > 200
@@ -262,7 +262,7 @@ def test_without_a_draft_the_text_itself_is_looked_up(
         assert "policy priced, from the text's repetitions: " in policy_line(engine)
         assert "prompt lookup will pay" in policy_line(engine)
         replies = converse(engine, LONG)
-        assert engine.decoder.drafter.shared_cache is None
+        assert engine.conversation.drafter.shared_cache is None
     assert [r.tokens for r in replies] == [r.tokens for r in expected]
     assert sum(r.stats.draft_tokens for r in replies) > 0
 
@@ -291,10 +291,10 @@ def test_what_was_learned_outlives_the_engine(tiny_pair: TinyPair, fake_curves: 
     fake_curves(*CHEAP_ROWS)
     with opened(*tiny_pair, policy="priced") as engine:
         converse(engine)
-        learned = engine.decoder.policy.figures()["acceptance"]
+        learned = engine.conversation.policy.figures()["acceptance"]
     assert learned != 0.8
     with opened(*tiny_pair, policy="priced") as engine:
-        assert engine.decoder.policy.figures()["acceptance"] == learned
+        assert engine.conversation.policy.figures()["acceptance"] == learned
 
 
 # The choice of a policy under `residual`
@@ -357,7 +357,7 @@ def test_a_policy_that_was_given_is_not_questioned(
 def test_policy_none_leaves_the_draft_alone(tmp_path: Path, tiny_pair: TinyPair) -> None:
     draft = Path(shutil.copy(tiny_pair.draft, tmp_path / "unused.gguf"))
     with opened(tiny_pair.target, draft, policy="none") as engine:
-        assert engine.decoder.drafter.shared_cache is None
+        assert engine.conversation.drafter.shared_cache is None
         assert not is_open(draft)
 
 
@@ -371,7 +371,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("dyspec_edge.load.loading.parse", narrow)
     with opened(*tiny_pair) as engine:
-        policy = engine.decoder.policy
+        policy = engine.conversation.policy
         policy.max_leaves = 8
         with pytest.raises(DyspecError, match="more leaves than the 2 sequence ids"):
             engine.generate(PROMPT, sampling=WARM)
