@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from benchmarks.workbench import Bench, Setup, in_turns, program
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.policy.priced import LEAVES
 from dyspec_edge.llama import Context, Model
@@ -87,6 +87,6 @@ def _drafter(setup: Setup, model: Model) -> ModelDrafter:
         num_outputs=max(NUM_ROWS),
         num_threads=setup.num_threads,
     )
-    cache = TreeCache(context, max(NUM_ROWS))
+    cache = Cache(context, max(NUM_ROWS))
     cache.prefill([*range(100, 100 + PREFIX)])
     return ModelDrafter(cache, num_ctx=setup.num_ctx, vocab_limit=model.num_vocab)

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.workbench import GREEDY, Bench, flash_attention, program, prompt_options
 from dyspec_edge.bench.prompts import Prompt, choose
-from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.tree import TokenTree
 
 YARDSTICK = "none, other -fa"
@@ -92,7 +92,7 @@ def _written(bench: Bench, policy: str, prompt: Prompt) -> dict[str, Any]:
     return {"prompt": read.tokens, "reply": reply.tokens}
 
 
-def gaps(target: TreeCache, prompt: Sequence[int], reply: Sequence[int]) -> list[float]:
+def gaps(target: Cache, prompt: Sequence[int], reply: Sequence[int]) -> list[float]:
     """Largest logit minus the emitted token's, for every token, read one per pass."""
     model = target.context.model
     never = model.suppressed_tokens()

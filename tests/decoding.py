@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.loop import Conversation, Step
@@ -21,7 +21,8 @@ from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
-from dyspec_edge.llama import Batch, Context, Model
+from dyspec_edge.llama import Context, Model
+from tests import batches
 from tests.conftest import TinyPair
 
 Rows = npt.NDArray[np.float32]
@@ -49,15 +50,16 @@ def open_context(
 @contextmanager
 def opened_cache(
     path: Path, *, num_ctx: int = 512, num_sequences: int = 1, capacity: int = 64
-) -> Iterator[TreeCache]:
+) -> Iterator[Cache]:
     """A cache for trees of `capacity` nodes."""
     with Model(path) as model:
         context = open_context(
             model, num_ctx=num_ctx, num_sequences=num_sequences, num_outputs=capacity
         )
-        cache = TreeCache(context, capacity)
+        cache = Cache(context, capacity)
         yield cache
         cache.close()
+        context.close()
 
 
 class PlainReference:
@@ -66,14 +68,14 @@ class PlainReference:
     def __init__(self, path: Path, num_ctx: int = 512) -> None:
         self._model = Model(path)
         self._context = open_context(self._model, num_ctx=num_ctx, num_outputs=num_ctx)
-        self._batch = Batch(self._context.max_rows)
+        self._batch = batches.Batch(self._context.max_rows)
 
     def logits(self, tokens: Sequence[int]) -> Rows:
         """float32[n, num_vocab], the logits after each of `tokens`."""
-        self._context.clear()
+        batches.clear(self._context)
         self._batch.clear()
         self._batch.add(tokens, 0, output=True)
-        self._context.decode(self._batch)
+        self._batch.decode(self._context)
         base, num_vocab = self._context.logits_address(), self._model.num_vocab
         return np.stack(
             [self._context.row_view(base + 4 * num_vocab * i) for i in range(len(tokens))]
@@ -111,12 +113,12 @@ def opened_decoder(
         if isinstance(chosen, PricedPolicy):
             chosen.set_prices(prices[0], prices[1] if with_draft else None)
 
-        def cache(of: Model, tokens: int) -> TreeCache:
+        def cache(of: Model, tokens: int) -> Cache:
             context = open_context(
                 of, num_ctx=tokens + capacity, num_sequences=num_sequences, num_outputs=nodes
             )
             stack.callback(context.close)
-            return TreeCache(context, capacity)
+            return Cache(context, capacity)
 
         drafter = None
         if chosen.max_nodes > 0 and with_draft:
@@ -177,7 +179,7 @@ def reply(
     return [token for step in found for token in step.tokens]
 
 
-def evaluate_root(cache: TreeCache, token: int) -> Rows:
+def evaluate_root(cache: Cache, token: int) -> Rows:
     """The logits after one more token, which is not committed; float32[num_vocab]."""
     tree = TokenTree(cache.tree_capacity, 1)
     tree.reset(token)

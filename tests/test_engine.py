@@ -11,6 +11,7 @@ import pytest
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.engine import Completion, Engine, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError, OptionError
+from dyspec_edge.native import lib
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import model_drafter
@@ -332,14 +333,14 @@ def test_a_second_turn_reads_only_what_is_new(
         drafter = model_drafter(engine.conversation)
         caches = {"target": engine.conversation.target, "draft": drafter.cache}
         rows = {role: -cache.num_rows for role, cache in caches.items()}
-        for role, cache in caches.items():
-            decode = cache.context.decode
+        roles = {cache.handle.address: role for role, cache in caches.items()}
+        read = lib.dyspec_cache_read
 
-            def counted(batch: Any, role: str = role, decode: Any = decode) -> None:
-                rows[role] += batch.size
-                decode(batch)
+        def counted(address: int, tokens: int, n: int) -> int:
+            rows[roles[address]] += n
+            return int(read(address, tokens, n))
 
-            monkeypatch.setattr(cache.context, "decode", counted)
+        monkeypatch.setattr(lib, "dyspec_cache_read", counted)
         second = engine.generate(messages, sampling=SamplingParams(seed=3), max_tokens=1)
         for role, cache in caches.items():
             rows[role] += cache.num_rows  # those of trees, beside what was read

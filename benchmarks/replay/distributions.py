@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from benchmarks.replay.simulation import CAPACITY, Candidates, Nodes
 from dyspec_edge import llama, native
-from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import DyspecError
@@ -50,7 +50,7 @@ class DraftModel:
             num_outputs=NUM_OUTPUTS,
             num_threads=num_threads,
         )
-        self._cache = TreeCache(context, CAPACITY)
+        self._cache = Cache(context, CAPACITY)
         self._vocab_limit = min(vocab_limit, self._model.num_vocab)
         self._text: Sequence[int] = ()
         self._evaluated: set[int] = set()

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from benchmarks.replay.curves import Machine
 from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
@@ -252,7 +252,7 @@ class ReplaySampler:
         """The token number `index` of the reply."""
         return self._tokens[index]
 
-    def accept(self, token: int) -> None:
+    def accept(self, tokens: Sequence[int]) -> None:
         """Nothing depends on what was emitted."""
 
 
@@ -275,7 +275,7 @@ def replay(
         policy.set_prices(clock.machine.target, clock.machine.draft)
     # The loop asks of these two no more than they have.
     drafter = ReplayDrafter(source, clock)
-    target = cast(TreeCache, ReplayTarget(clock))
+    target = cast(Cache, ReplayTarget(clock))
     sampler = cast(Sampler, ReplaySampler(text.tokens))
     ends = np.array(text.end_tokens, np.int32)
     decoder = Conversation(

@@ -1,8 +1,9 @@
 """One model's KV cache as the step loop sees it: a committed prefix and a token tree on top.
 
 llama.cpp lets row i see cell j if j belongs to i's first sequence id and stands no later.  So
-the sets of ids are the tree mask.  Sequence 0 holds the committed prefix; another id shares it
-as far as it has been needed, and catches up when the tree takes it:
+the sets of ids are the tree mask.  A cache has a block of ids.  Their first one, here 0, holds the
+committed prefix; another one shares it as far as it has been needed, and catches up when the tree
+takes it:
 
     positions   0 .. n-1       n         n+1      n+2
     ids         0              {0,1,2}   {0}      {0}      first child goes on with its parent's id
@@ -16,40 +17,62 @@ probabilities or why a node exists.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
+from ctypes import c_double, c_int32, c_int64
 
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge import native
 from dyspec_edge.decode.tree import TokenTree
-from dyspec_edge.errors import Cancelled
-from dyspec_edge.llama import UBATCH, Batch, Context
+from dyspec_edge.errors import Cancelled, DyspecError
+from dyspec_edge.llama import UBATCH, Context
+from dyspec_edge.native import Handle, Int32s, lib, pointer
+from dyspec_edge.native.library import DECODE_FAILED, OUT_OF_SEQUENCES
 
 NOTHING = np.zeros(0, np.int32)
 
 
-class TreeCache:
-    """Prefix and tree of one context.
+class Cache:
+    """Prefix and tree in a block of a context's sequence ids.
+
+    Several caches may share a context; they share its cells, but none touches those of another.
 
     Args:
-        context: owned from now on; `close` closes it.
+        context: whoever opened it closes it, after this.
         tree_capacity: nodes of the largest tree, the root included.
+        first_id: of the block.
+        num_ids: leaves of the largest tree; None for all ids from the first on.
 
     Attributes:
+        handle: the dyspec_cache.
         tokens: ids of the committed prefix, one per position.
         prefill_seconds: running total of `prefill`.
+
+    Raises:
+        ValueError: the context has not so many ids.
     """
 
-    def __init__(self, context: Context, tree_capacity: int) -> None:
+    def __init__(
+        self,
+        context: Context,
+        tree_capacity: int,
+        *,
+        first_id: int = 0,
+        num_ids: int | None = None,
+    ) -> None:
+        self.num_ids = context.num_sequences - first_id if num_ids is None else num_ids
+        if first_id < 0 or self.num_ids < 1 or first_id + self.num_ids > context.num_sequences:
+            raise ValueError(
+                f"{self.num_ids} sequence ids from {first_id} on: "
+                f"the context has {context.num_sequences}"
+            )
         self.context = context
         self.tree_capacity = tree_capacity
         self.tokens: list[int] = []
         self.prefill_seconds = 0.0
-        self._cells = context.sequence_cache(tree_capacity)
-        self._batch = Batch(context.max_rows)
+        self.handle: Handle = context.create_cache(tree_capacity, first_id, self.num_ids)
+        self._rows = np.zeros(tree_capacity, np.uint64)
 
     def prefill(
         self,
@@ -71,42 +94,31 @@ class TreeCache:
             done = len(self.tokens)
             if on_progress is not None:
                 on_progress(done - reused, len(tokens) - reused)
-            piece = tokens[done : done + UBATCH]
             if self.context.abort_flag.is_set:  # on a GPU nobody looks at it inside a pass
                 raise Cancelled("stopped")
             started = time.perf_counter()
-            self._batch.clear()
-            self._batch.add(piece, done, output=False)
-            self._decode(done)
-            self.tokens.extend(piece)
-            self._cells.num_past = len(self.tokens)
+            piece = np.array(tokens[done : done + UBATCH], np.int32)
+            size = len(piece)
+            code = lib.dyspec_cache_read(self.handle.address, pointer(piece, np.int32, size), size)
+            if code < 0:
+                self.check(code, size)
+            self.note_committed(tokens[done : done + UBATCH])
             self.prefill_seconds += time.perf_counter() - started
         if on_progress is not None and len(tokens) > reused:
             on_progress(len(tokens) - reused, len(tokens) - reused)
         return reused
 
     def rewind(self, length: int) -> int:
-        """Keep the first `length` committed tokens and return how many are left.
+        """Drop the tree, keep the first `length` committed tokens; return how many are left.
 
         A model whose state cannot be cut (a recurrent one) forgets everything instead.
         """
         # An interrupt may have come when native code had committed what nobody has noted yet.
-        if length < max(len(self.tokens), self._cells.num_past) or self._cells.has_tree:
-            if not self.context.seq_rm(-1, min(length, len(self.tokens)), -1):
-                self.clear()
-            del self.tokens[length:]
-            self._cells.forget(len(self.tokens))
-        return len(self.tokens)
+        left: int = lib.dyspec_cache_rewind(self.handle.address, min(length, len(self.tokens)))
+        del self.tokens[left:]
+        return left
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.context.clear()
-        self.tokens.clear()
-        self._cells.forget(0)
-
-    def evaluate(
-        self, tree: TokenTree, nodes: npt.NDArray[np.int32], unread: Sequence[int] = ()
-    ) -> None:
+    def evaluate(self, tree: TokenTree, nodes: Int32s, unread: Sequence[int] = ()) -> None:
         """One pass over `nodes`, whose logits `rows` then gives.
 
         Args:
@@ -119,76 +131,77 @@ class TreeCache:
             Cancelled, DecodeError: the cache is back at the committed prefix.
         """
         self.context.require_outputs(len(nodes))
-        code = self._cells.evaluate(tree, nodes, np.array(unread, np.int32) if unread else NOTHING)
-        self.hold(unread)
+        first = np.array(unread, np.int32) if unread else NOTHING
+        code = lib.dyspec_cache_evaluate(
+            self.handle.address,
+            tree.struct,
+            pointer(nodes, np.int32, len(nodes)),
+            len(nodes),
+            pointer(first, np.int32, len(first)),
+            len(first),
+        )
+        self.note_committed(unread)
         if code < 0:
             self.check(code, len(nodes))
 
-    @property
-    def address(self) -> int:
-        """Of the dyspec_cache; valid as long as this object lives."""
-        return ctypes.addressof(self._cells.struct)
-
-    def verification(
-        self, draft: TreeCache | None, sampler: native.TargetSampler, tree: TokenTree
-    ) -> native.Verification:
-        """Passes of a target over `tree` that go on to what both caches keep.
-
-        `check` a negative code; let both `hold` what they kept.
-        """
-        cells = draft._cells if draft is not None else None
-        return native.Verification(self._cells, cells, sampler, tree)
-
-    def hold(self, tokens: Sequence[int]) -> None:
+    def note_committed(self, tokens: Sequence[int]) -> None:
         """Take note of those first ones of `tokens` that native code has committed."""
-        self.tokens += tokens[: self._cells.struct.n_past - len(self.tokens)]
+        length: int = lib.dyspec_cache_length(self.handle.address)
+        self.tokens += tokens[: max(0, length - len(self.tokens))]
 
     def check(self, code: int, num_nodes: int) -> None:
-        """Raise what the negative code of a pass means.
+        """Raise what the negative code of a pass over `num_nodes` nodes means; the tree is gone.
 
         Raises:
-            DyspecError, Cancelled, DecodeError: as `evaluate`; the tree is gone.
+            DyspecError, Cancelled, DecodeError: as `evaluate`.
+            ValueError: an order that is not allowed, or too many nodes.
         """
-        try:
-            self._cells.check(code, num_nodes)
-        except native.DecodeFailed as failure:
-            self._roll_back(len(self.tokens))
-            raise self.context.failure(failure.code, failure.num_rows) from None
-        except Exception:
-            self._roll_back(len(self.tokens))
-            raise
+        self.rewind(len(self.tokens))
+        if code == DECODE_FAILED:
+            num_rows = c_int32()
+            code = lib.dyspec_cache_failure(self.handle.address, num_rows)
+            raise self.context.failure(code, num_rows.value)
+        if code == OUT_OF_SEQUENCES:
+            raise DyspecError(
+                f"the tree of {num_nodes} rows needs more leaves than the {self.num_ids} "
+                "sequence ids of the cache; use a smaller tree"
+            )
+        raise ValueError(f"{num_nodes} nodes cannot be evaluated in this order")
 
     @property
     def rows(self) -> npt.NDArray[np.uint64]:
         """uint64[tree_capacity], by node the address of float32[num_vocab] logits.
 
-        0 for a node that this step has not evaluated.  Valid until the next `evaluate`.
+        0 for a node that this step has not evaluated.  Valid until the context's next pass.
         """
-        return self._cells.rows
+        lib.dyspec_cache_rows(self.handle.address, pointer(self._rows, np.uint64, len(self._rows)))
+        return self._rows
 
     @property
     def decode_seconds(self) -> float:
         """Running total of passes over trees."""
-        return float(self._cells.struct.decode_seconds)
+        return self._totals()[1][0]
 
     @property
     def sequence_seconds(self) -> float:
         """Running total of copying and removing sequence ids; not part of `decode_seconds`."""
-        return float(self._cells.struct.sequence_seconds)
+        return self._totals()[1][1]
 
     @property
     def num_passes(self) -> int:
         """Passes over trees."""
-        return int(self._cells.struct.n_passes)
+        return self._totals()[0][0]
 
     @property
     def num_rows(self) -> int:
         """Their rows, padding included."""
-        return int(self._cells.struct.n_rows)
+        return self._totals()[0][1]
 
     def pad_to(self, sizes: Sequence[int]) -> None:
-        """From now on the rows of a pass are filled up to the next of `sizes`."""
-        self._cells.pad_to(sizes)
+        """From now on the rows of a pass are filled up to the next of `sizes`; empty: never."""
+        ascending = np.array(sorted(sizes), np.int32)
+        n = len(ascending)
+        lib.dyspec_cache_pad_to(self.handle.address, pointer(ascending, np.int32, n), n)
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> int:
         """Keep the evaluated part of `path` (from the root down) and drop the rest of the tree.
@@ -198,40 +211,32 @@ class TreeCache:
         Returns:
             The number of nodes of `path` that are now part of the prefix.
         """
-        kept = self._cells.commit(np.array(path, np.int32))
-        self.hold([tree.token.item(node) for node in path])
+        nodes = np.array(path, np.int32)
+        kept: int = lib.dyspec_cache_commit(
+            self.handle.address, pointer(nodes, np.int32, len(nodes)), len(nodes)
+        )
+        self.note_committed([tree.token.item(node) for node in path])
         return kept
 
     def time_pass(self, num_rows: int) -> float:
         """Seconds of one pass over `num_rows` rows after the prefix; the cache stays as it was."""
-        first = len(self.tokens)
-        self._batch.clear()
-        read = max(0, num_rows - self.context.num_outputs)  # rows that only a prompt has
-        self._batch.add([0] * read, first, output=False)
-        self._batch.add([0] * (num_rows - read), first + read, output=True)
-        started = time.perf_counter()
-        self._decode(first)
-        seconds = time.perf_counter() - started
-        if not self.context.seq_rm(-1, first, -1):
-            self.clear()
-        return seconds
+        seconds = c_double()
+        code: int = lib.dyspec_cache_time_pass(self.handle.address, num_rows, seconds)
+        if code < 0:
+            self.check(code, num_rows)
+        del self.tokens[code:]
+        return seconds.value
 
     def close(self) -> None:
-        """Close the context.  Idempotent."""
-        self.context.close()
+        """Give the cells back to the context, if it is still open.  Idempotent."""
+        if self.handle.is_open:
+            self.rewind(0)
+        self.handle.close()
 
-    def _decode(self, first: int) -> None:
-        try:
-            self.context.decode(self._batch)
-        except Exception:
-            self._roll_back(first)
-            raise
-
-    def _roll_back(self, first: int) -> None:
-        # llama.cpp itself rolls back only the first id of each row.
-        if not self.context.seq_rm(-1, first, -1):
-            self.clear()
-        self._cells.forget(first)
+    def _totals(self) -> tuple[list[int], list[float]]:
+        counts, seconds = (c_int64 * 2)(), (c_double * 2)()
+        lib.dyspec_cache_totals(self.handle.address, counts, seconds)
+        return list(counts), list(seconds)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

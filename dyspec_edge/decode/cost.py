@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 
 Seconds = npt.NDArray[np.float64]
 
@@ -46,7 +46,7 @@ class CostCurve:
     Attributes:
         sizes: ascending, the first is 1.
         seconds: of a pass over that many rows.
-        padded: passes are filled up to the next of `sizes` (TreeCache.pad_to), so the curve has
+        padded: passes are filled up to the next of `sizes` (Cache.pad_to), so the curve has
             steps; otherwise there are straight lines between its points.
     """
 
@@ -246,7 +246,7 @@ def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) 
 
 
 def measure_curve(
-    cache: TreeCache, sizes: Sequence[int], on_progress: Callable[[float], None] | None = None
+    cache: Cache, sizes: Sequence[int], on_progress: Callable[[float], None] | None = None
 ) -> CostCurve:
     """Time passes of `sizes` rows after what the cache holds; fewer sizes where passes are slow.
 
@@ -333,8 +333,8 @@ class PassCosts:
 
 
 def measure(
-    target: TreeCache,
-    draft: TreeCache | None,
+    target: Cache,
+    draft: Cache | None,
     sizes: Sequence[int],
     on_progress: Callable[[float], None] | None = None,
 ) -> PassCosts:
@@ -356,7 +356,7 @@ def measure(
     return PassCosts(by_rows, seconds[-1] if draft is not None else None)
 
 
-def _time(cache: TreeCache, num_rows: int) -> float:
+def _time(cache: Cache, num_rows: int) -> float:
     samples: list[float] = []
     while len(samples) < 3 and sum(samples) < ENOUGH_SECONDS:
         samples.append(cache.time_pass(num_rows))

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
@@ -79,7 +79,7 @@ class Conversation:
 
     def __init__(
         self,
-        target: TreeCache,
+        target: Cache,
         end_tokens: npt.NDArray[np.int32],
         *,
         drafter: Drafter | None = None,
@@ -201,8 +201,9 @@ class Conversation:
         self._abort_flag.clear()
 
     def close(self) -> None:
-        """Close both caches.  Idempotent."""
+        """Close both caches and their contexts.  Idempotent."""
         self.target.close()
+        self.target.context.close()
         self.drafter.close()
 
     def _take_turn(self) -> None:

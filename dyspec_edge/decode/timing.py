@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter
 
 
@@ -31,7 +31,7 @@ class StepCost(NamedTuple):
 class StepTimer:
     """Times the steps of one conversation: `start`, `grown`, `verified`."""
 
-    def __init__(self, target: TreeCache, drafter: Drafter) -> None:
+    def __init__(self, target: Cache, drafter: Drafter) -> None:
         self._target, self._drafter = target, drafter
         self._started = self._grown = self._read_before = 0.0
         self._rows_before = 0

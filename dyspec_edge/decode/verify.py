@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from ctypes import c_double, c_int32
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge import native
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.native import lib, pointer
 
 Rows = npt.NDArray[np.uint64]
 """By node, the address of the target's logits float32[num_vocab]; 0 if they were not asked for."""
@@ -64,7 +65,7 @@ class Verifier(Protocol):
 
     def verify(
         self,
-        target: TreeCache,
+        target: Cache,
         drafter: Drafter,  # noqa: ARG002 (its cache is committed by itself here)
         tree: TokenTree,
         nodes: npt.NDArray[np.int32],
@@ -79,7 +80,7 @@ class Verifier(Protocol):
             target: what the target has read.
             drafter: whose `shared_cache` may be committed as well.
             tree: grown from a root that the target has not read.
-            nodes: int32[n], as `TreeCache.evaluate` takes them.
+            nodes: int32[n], as `Cache.evaluate` takes them.
             sampler, index: as `walk` takes them.
 
         Raises:
@@ -106,7 +107,7 @@ class Verifier(Protocol):
         while True:
             node = path[-1]
             child, token = self.choose(tree, node, int(rows[node]), sampler, index + len(tokens))
-            sampler.accept(token)
+            sampler.accept([token])
             tokens.append(token)
             is_checked = child >= 0 and rows[child] != 0
             # A terminal node is accepted, but nothing is emitted below it: it is not committed.
@@ -138,11 +139,12 @@ class MatchVerifier(Verifier):
 
     def __init__(self, *, in_parts: bool = False) -> None:
         self._in_parts = in_parts
-        self._passes: tuple[tuple[object, ...], native.Verification] | None = None
+        self._path = self._tokens = np.zeros(0, np.int32)
+        self._num_accepted, self._draw_seconds = c_int32(), c_double()
 
     def verify(
         self,
-        target: TreeCache,
+        target: Cache,
         drafter: Drafter,
         tree: TokenTree,
         nodes: npt.NDArray[np.int32],
@@ -152,17 +154,30 @@ class MatchVerifier(Verifier):
         """As `Verifier.verify`; after every pass Python finds the processor's caches empty."""
         if self._in_parts:
             return super().verify(target, drafter, tree, nodes, sampler, index)
+        if len(self._path) < tree.capacity:
+            self._path = np.zeros(tree.capacity, np.int32)
+            self._tokens = np.zeros(tree.capacity, np.int32)
         draft = drafter.shared_cache
-        whose = (target, draft, tree, sampler)
-        if self._passes is None or self._passes[0] != whose:
-            self._passes = whose, target.verification(draft, sampler.native, tree)
-        passes = self._passes[1]
-        num_reached = passes.run(nodes, index)
-        if num_reached < 0:
-            target.check(num_reached, len(nodes))
-        tokens = passes.tokens(num_reached)
-        target.hold([tree.token.item(0), *tokens[:-1]])
-        return Verified(passes.path(num_reached), tokens, passes.num_accepted, passes.draw_seconds)
+        code = lib.dyspec_verify(
+            target.handle.address,
+            draft.handle.address if draft is not None else None,
+            sampler.handle.address,
+            tree.struct,
+            pointer(nodes, np.int32, len(nodes)),
+            len(nodes),
+            index,
+            pointer(self._path, np.int32, tree.capacity),
+            pointer(self._tokens, np.int32, tree.capacity),
+            self._num_accepted,
+            self._draw_seconds,
+        )
+        if code < 0:
+            sampler.check(code)
+            target.check(code, len(nodes))
+        tokens: list[int] = self._tokens[:code].tolist()
+        target.note_committed([tree.token.item(0), *tokens[:-1]])
+        path = self._path[:code].tolist()
+        return Verified(path, tokens, self._num_accepted.value, self._draw_seconds.value)
 
     def choose(
         self, tree: TokenTree, node: int, row_address: int, sampler: Sampler, index: int

@@ -1,4 +1,4 @@
-"""The one door to llama.cpp: models, contexts, batches and samplers with owners and typed errors.
+"""The one door to llama.cpp: models, contexts and samplers with owners and typed errors.
 
 This package alone imports llama-cpp-python, and only its low-level API.  It knows token ids,
 positions and sequence ids; it must not know trees, drafts or text beyond a token's bytes.
@@ -8,12 +8,18 @@ can name its cause.
 
 from __future__ import annotations
 
-from dyspec_edge.llama.context import CACHE_TYPES, FLASH_ATTN, UBATCH, UNQUANTIZED, Context
+from dyspec_edge.llama.context import (
+    CACHE_TYPES,
+    FLASH_ATTN,
+    UBATCH,
+    UNQUANTIZED,
+    Context,
+)
 from dyspec_edge.llama.devices import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
-from dyspec_edge.llama.sampler import ChainOptions, SamplerChain
-from dyspec_edge.native import MAX_SEQUENCES, Batch
+from dyspec_edge.llama.sampler import SamplerChain, SamplingParams
+from dyspec_edge.native import MAX_SEQUENCES
 
 __all__ = [
     "CACHE_TYPES",
@@ -21,12 +27,11 @@ __all__ = [
     "MAX_SEQUENCES",
     "UBATCH",
     "UNQUANTIZED",
-    "Batch",
-    "ChainOptions",
     "Context",
     "Device",
     "Model",
     "SamplerChain",
+    "SamplingParams",
     "gpu_devices",
     "set_verbose",
     "supports_gpu",

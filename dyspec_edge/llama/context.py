@@ -15,7 +15,7 @@ from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, DyspecError,
 from dyspec_edge.llama.backend_sampler import DeviceCandidates, attach_candidates
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
-from dyspec_edge.native import MAX_SEQUENCES, Batch
+from dyspec_edge.native import MAX_SEQUENCES
 
 UBATCH = 512
 """Rows of one physical pass; prompts are read in pieces of this size."""
@@ -113,24 +113,6 @@ class Context:
             scales = (ctypes.c_float * len(adapters))(*[1.0] * len(adapters))
             llama_cpp.llama_set_adapters_lora(self._context, handles, len(adapters), scales)
 
-    def decode(self, batch: Batch) -> None:
-        """Evaluate the rows of `batch` and wait for the result.
-
-        After any error the cells of the batch may be left in the cache: remove them with
-        `seq_rm(-1, first_position, -1)`, which makes the cache valid again.
-
-        Raises:
-            Cancelled: the abort flag was set.
-            DecodeError: no room, an invalid batch, or a failed computation.
-        """
-        num_wanted = int(np.count_nonzero(batch.output[: batch.size]))
-        self.require_outputs(num_wanted)
-        rows = llama_cpp.llama_batch.from_buffer(batch.struct)
-        code = llama_cpp.llama_decode(self._context, rows)
-        if code != 0:
-            raise self.failure(code, batch.size)
-        llama_cpp.llama_synchronize(self._context)
-
     def poll(self, flag: native.AbortFlag) -> None:
         """From now on passes look at `flag` instead of the present `abort_flag`."""
         if flag is not self.abort_flag:
@@ -159,24 +141,25 @@ class Context:
         sink.complaint = ""
         return DecodeError(f"llama_decode of {num_rows} rows returned {code}, {meaning}{detail}")
 
-    def sequence_cache(self, tree_capacity: int) -> native.SequenceCache:
-        """A native owner of this context's cells; `tree_capacity` counts the root."""
-        functions = [
-            getattr(llama_cpp.llama_cpp._lib, f"llama_{f}") for f in native.LLAMA_FUNCTIONS
-        ]
-        context, memory, *addresses = map(
-            native.address_of, (self._context, self._memory, *functions)
+    def create_cache(self, tree_capacity: int, first_id: int, num_ids: int) -> native.Handle:
+        """A dyspec_cache over the ids first_id .. first_id + num_ids - 1 of this context.
+
+        Args:
+            tree_capacity: nodes of the largest tree, the root included.
+        """
+        addresses = [function_address(name) for name in native.LLAMA_FUNCTIONS]
+        address = native.lib.dyspec_cache_create(
+            (ctypes.c_void_p * len(addresses))(*addresses),
+            native.address_of(self._context),
+            native.address_of(self._memory),
+            self.model.num_vocab,
+            self.max_rows,
+            self.num_outputs,
+            tree_capacity,
+            first_id,
+            num_ids,
         )
-        return native.SequenceCache(
-            addresses,
-            context,
-            memory,
-            max_rows=self.max_rows,
-            max_outputs=self.num_outputs,
-            num_sequences=self.num_sequences,
-            num_vocab=self.model.num_vocab,
-            tree_capacity=tree_capacity,
-        )
+        return native.Handle(address, native.lib.dyspec_cache_free, uses=[self])
 
     def attach_candidates(self, *, num_vocab: int, k: int, commit: str | None = None) -> bool:
         """Let the device of the logits find the k largest of the first `num_vocab` in each row.
@@ -216,13 +199,10 @@ class Context:
         size = self.model.num_vocab
         return np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
 
-    def seq_rm(self, seq: int, first: int, end: int) -> bool:
-        """Take `seq` (-1: every sequence) off the cells at positions [first, end); end -1: all."""
-        return bool(llama_cpp.llama_memory_seq_rm(self._memory, seq, first, end))
-
-    def clear(self) -> None:
-        """Forget every cell."""
-        llama_cpp.llama_memory_clear(self._memory, False)
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not closed."""
+        return self._context is not None
 
     def close(self) -> None:
         """Free cache and buffers.  Idempotent."""
@@ -231,3 +211,8 @@ class Context:
             self._context = None
             if self.candidates is not None:
                 self.candidates.close()
+
+
+def function_address(name: str) -> int:
+    """Of llama.cpp's function llama_`name`."""
+    return native.address_of(getattr(llama_cpp.llama_cpp._lib, f"llama_{name}"))

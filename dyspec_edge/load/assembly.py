@@ -9,7 +9,7 @@ from typing import Any
 
 from dyspec_edge import llama
 from dyspec_edge.decode import cost
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft import backend
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.loop import Conversation
@@ -139,7 +139,7 @@ class Builder:
         adapters: list[Any],
         *,
         drafts: bool = False,
-    ) -> TreeCache:
+    ) -> Cache:
         nodes = 1 + (policy.max_nodes if policy else 0)
         capacity = policy.tree_capacity if policy else 1
         # The draft may evaluate any node of a tree, the target those that it checks.
@@ -156,7 +156,7 @@ class Builder:
             type_v=self._config.cache_type_v,
             adapters=adapters,
         )
-        return TreeCache(context, capacity)
+        return Cache(context, capacity)
 
 
 @contextmanager

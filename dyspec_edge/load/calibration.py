@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve, chain_rate, measure_curve
 from dyspec_edge.decode.policy.priced import HEADROOM, HOPE, ROWS, PricedPolicy
 
@@ -183,7 +183,7 @@ class Calibrator:
         self._afresh = afresh
 
     def calibrate(
-        self, target: TreeCache, draft: TreeCache | None, on_progress: Report | None = None
+        self, target: Cache, draft: Cache | None, on_progress: Report | None = None
     ) -> Calibration:
         """The curves of what is loaded.
 
@@ -224,7 +224,7 @@ class Calibrator:
         return {"learned": "priced", "target": self._keys[0], "draft": self._keys[1]}
 
     def _curve(
-        self, cache: TreeCache, key: Key, sizes: tuple[int, ...], report: Report
+        self, cache: Cache, key: Key, sizes: tuple[int, ...], report: Report
     ) -> tuple[CostCurve, bool]:
         kept = None if self._afresh else _as_curve(self._shelf.load(key))
         if kept is not None:

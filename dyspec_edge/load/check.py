@@ -8,6 +8,7 @@ is harmless; one whose kernel is wrong changes the text, which nothing else woul
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge.decode.cache import Cache
+from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import OptionError
-from dyspec_edge.llama import UBATCH, Batch, Context, Model
+from dyspec_edge.llama import UBATCH, Context, Model
 from dyspec_edge.load.loading import EngineConfig, load
 from dyspec_edge.load.machine import physical_cores
 
@@ -129,13 +132,8 @@ def _compare(
         adapters=adapters,
     )
     try:
-        batch = Batch(n)
         tokens = _tokens(model, n)
-        together = _evaluate(context, batch, tokens, 0)
-        context.clear()
-        single = np.concatenate(
-            [_evaluate(context, batch, [token], i) for i, token in enumerate(tokens)]
-        )
+        together, single = _in_one_pass(context, tokens), _one_by_one(context, tokens)
     finally:
         context.close()
     flips, gap = _flips(single, together)
@@ -152,13 +150,27 @@ def _tokens(model: Model, n: int) -> list[int]:
     return tokens[:n]
 
 
-def _evaluate(context: Context, batch: Batch, tokens: Sequence[int], first: int) -> Rows:
-    """A copy of the logits of `tokens`, float32[n, num_vocab]."""
-    batch.clear()
-    batch.add(tokens, first, output=True)
-    context.decode(batch)
-    base, size = context.logits_address(), 4 * context.model.num_vocab
-    return np.stack([context.row_view(base + size * i) for i in range(len(tokens))])
+def _in_one_pass(context: Context, tokens: Sequence[int]) -> Rows:
+    """A copy of the logits of `tokens`, float32[n, num_vocab], as the target checks a chain."""
+    tree = TokenTree(len(tokens), 1)
+    tree.reset(tokens[0])
+    for node, token in enumerate(tokens[1:]):
+        tree.add(node, token, 1.0)
+    with closing(Cache(context, len(tokens))) as cache:
+        cache.evaluate(tree, np.arange(len(tokens), dtype=np.int32))
+        return np.stack([context.row_view(row) for row in cache.rows.tolist()])
+
+
+def _one_by_one(context: Context, tokens: Sequence[int]) -> Rows:
+    """The same as plain decoding has them."""
+    tree, rows = TokenTree(1, 1), []
+    with closing(Cache(context, 1)) as cache:
+        for token in tokens:
+            tree.reset(token)
+            cache.evaluate(tree, np.zeros(1, np.int32))
+            rows.append(context.row_view(int(cache.rows[0])).copy())
+            cache.commit(tree, [0])
+    return np.stack(rows)
 
 
 def _flips(single: Rows, together: Rows) -> tuple[int, float]:

@@ -8,48 +8,39 @@ must not know models, policies or what a token means.
 
 from __future__ import annotations
 
-from dyspec_edge.native.batch import MAX_SEQUENCES, AbortFlag, Batch, abort_callback_address
-from dyspec_edge.native.cache import DecodeFailed, SequenceCache
+from dyspec_edge.native.abort import AbortFlag, abort_callback_address
 from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.expansion import Expansion
 from dyspec_edge.native.handle import Handle
 from dyspec_edge.native.library import (
     LLAMA_FUNCTIONS,
-    SAMPLER_FUNCTIONS,
+    MAX_SEQUENCES,
+    Int32s,
     address_of,
     lib,
     pointer,
 )
 from dyspec_edge.native.noise import draw, gumbel, philox, uniform
-from dyspec_edge.native.placement import ancestor_mask, depth_first
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
-from dyspec_edge.native.sampling import TargetSampler
-from dyspec_edge.native.tree import Tree, tree_struct
-from dyspec_edge.native.verification import Verification
+from dyspec_edge.native.tree import Tree, depth_first, tree_struct
 
 __all__ = [
     "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
-    "SAMPLER_FUNCTIONS",
     "WIDTHS",
     "AbortFlag",
-    "Batch",
-    "DecodeFailed",
     "DeviceTopK",
     "Expansion",
     "Handle",
+    "Int32s",
     "Plan",
     "Planner",
     "Proposer",
-    "SequenceCache",
-    "TargetSampler",
     "Tree",
-    "Verification",
     "abort_callback_address",
     "address_of",
-    "ancestor_mask",
     "argmax",
     "depth_first",
     "draw",

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Openable(Protocol):
+    """What a native object may point to."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still there."""
+        ...
 
 
 class Handle:
@@ -12,15 +22,15 @@ class Handle:
     Args:
         address: what the library's `_create` returned.
         free: its `_free`.
-        uses: handles of objects that this one points to.  They are kept, and none of them may be
-            closed while this one is still used.
+        uses: what the object points to: other handles, or owners of the same kind.  They are kept,
+            and none of them may be closed while this one is still used.
 
     Raises:
         MemoryError: the library could not make the object.
     """
 
     def __init__(
-        self, address: int | None, free: Callable[[int], object], *, uses: Sequence[Handle] = ()
+        self, address: int | None, free: Callable[[int], object], *, uses: Sequence[Openable] = ()
     ) -> None:
         if not address:
             raise MemoryError("the native library could not make what was asked for")
@@ -31,7 +41,10 @@ class Handle:
     @property
     def is_open(self) -> bool:
         """Whether this object and those that it uses are there."""
-        return self._free.alive and all(used.is_open for used in self._uses)
+        for used in self._uses:
+            if not used.is_open:
+                return False
+        return self._free.alive
 
     @property
     def address(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_double, c_float, c_int8, c_int32, c_int64, c_uint32, c_uint64
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64
 from ctypes import c_void_p as address_t
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 9
+ABI_VERSION = 10
+
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
 NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
@@ -36,79 +38,8 @@ class TreeStruct(ctypes.Structure):
     )
 
 
-class BatchStruct(ctypes.Structure):
-    """dyspec_batch, field by field; llama_batch has the same layout."""
-
-    _fields_ = (
-        ("n_tokens", c_int32),
-        *((name, address_t) for name in ("token", "embd", "pos", "n_seq_id", "seq_id", "logits")),
-    )
-
-
 LLAMA_FUNCTIONS = ("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp")
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
-
-
-class LlamaStruct(ctypes.Structure):
-    """dyspec_llama."""
-
-    _fields_ = tuple((name.removeprefix("memory_"), address_t) for name in LLAMA_FUNCTIONS)
-
-
-class CacheStruct(ctypes.Structure):
-    """dyspec_cache, field by field."""
-
-    _fields_ = (
-        ("llama", LlamaStruct),
-        *((name, address_t) for name in ("context", "memory")),
-        ("batch", BatchStruct),
-        *((name, address_t) for name in ("ids", "offsets", "copies", "seq", "continued", "row")),
-        *((name, address_t) for name in ("row_of", "shared", "sizes")),
-        *((name, c_int32) for name in ("n_sizes", "max_rows", "max_outputs", "tree_capacity")),
-        *((name, c_int32) for name in ("n_seq", "n_vocab", "n_past", "n_used", "n_seen")),
-        *((name, c_int32) for name in ("decode_code", "n_passes")),
-        ("n_rows", c_int64),
-        *((name, c_double) for name in ("decode_seconds", "sequence_seconds")),
-    )
-
-
-SAMPLER_FUNCTIONS = ("apply", "accept")
-"""Functions of llama.cpp, without llama_sampler_, whose addresses dyspec_sampler holds."""
-
-
-class CandidatesStruct(ctypes.Structure):
-    """dyspec_candidates, field by field; llama_token_data_array has the same layout."""
-
-    _fields_ = (
-        ("data", address_t),
-        ("size", ctypes.c_size_t),
-        ("selected", c_int64),
-        ("sorted", ctypes.c_bool),
-    )
-
-
-class SamplerStruct(ctypes.Structure):
-    """dyspec_sampler, field by field."""
-
-    _fields_ = (
-        *((name, address_t) for name in (*SAMPLER_FUNCTIONS, "chain", "data")),
-        ("seed", c_uint64),
-        *((name, c_int32) for name in ("n_vocab", "greedy")),
-        *((name, c_double) for name in ("seconds", "rows_seconds")),
-    )
-
-
-class VerificationStruct(ctypes.Structure):
-    """dyspec_verification, field by field."""
-
-    _fields_ = (
-        *((name, POINTER(CacheStruct)) for name in ("target", "draft")),
-        ("sampler", POINTER(SamplerStruct)),
-        ("tree", POINTER(TreeStruct)),
-        *((name, address_t) for name in ("path", "tokens")),
-        ("n_accepted", c_int32),
-        ("draw_seconds", c_double),
-    )
 
 
 DEVICE_FUNCTIONS = (
@@ -157,37 +88,39 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "dyspec_ranking_free": (None, [address_t]),
     "dyspec_rank": (c_int32, [address_t, c_int32, c_int32, *[address_t] * 6]),
-    "dyspec_apply": (None, [POINTER(SamplerStruct), address_t, POINTER(CandidatesStruct)]),
-    "dyspec_sample": (c_int32, [POINTER(SamplerStruct), address_t, c_uint32]),
-    "dyspec_accept": (None, [POINTER(SamplerStruct), c_int32]),
-    "dyspec_match": (
-        c_int32,
-        [
-            *[POINTER(SamplerStruct), POINTER(TreeStruct), address_t, c_uint32],
-            *[address_t, POINTER(c_int32)],
-        ],
-    ),
-    "dyspec_place": (
-        c_int32,
-        [
-            *[address_t, c_int32, address_t, address_t, c_int32, address_t, address_t],
-            *[POINTER(c_int32), c_int32, *[address_t] * 4],
-        ],
-    ),
+    "dyspec_sampler_create": (address_t, [*[address_t] * 3, c_int32, c_uint64, c_int32]),
+    "dyspec_sampler_free": (None, [address_t]),
+    "dyspec_sampler_set_seed": (None, [address_t, c_uint64]),
+    "dyspec_sampler_sample": (c_int32, [address_t, address_t, c_uint32]),
+    "dyspec_sampler_accept": (None, [address_t, address_t, c_int32]),
+    "dyspec_sampler_apply": (c_int32, [address_t] * 4),
+    "dyspec_sampler_seconds": (c_double, [address_t]),
+    "dyspec_sampler_rows_seconds": (c_double, [address_t]),
     "dyspec_depth_first": (c_int32, [address_t, c_int32, address_t, address_t]),
-    "dyspec_ancestor_mask": (c_int32, [address_t, address_t, c_int32, address_t, address_t]),
-    "dyspec_add_rows": (
-        c_int32,
-        [POINTER(BatchStruct), c_int32, address_t, c_int32, c_int32, address_t, c_int32, c_int8],
-    ),
     "dyspec_abort": (ctypes.c_bool, [address_t]),
-    "dyspec_evaluate": (
+    "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 6]),
+    "dyspec_cache_free": (None, [address_t]),
+    "dyspec_cache_pad_to": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_cache_read": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_cache_evaluate": (
         c_int32,
-        [POINTER(CacheStruct), POINTER(TreeStruct), *[address_t, c_int32] * 2],
+        [address_t, POINTER(TreeStruct), *[address_t, c_int32] * 2],
     ),
-    "dyspec_commit": (c_int32, [POINTER(CacheStruct), address_t, c_int32]),
-    "dyspec_verify": (c_int32, [POINTER(VerificationStruct), address_t, c_int32, c_uint32]),
-    "dyspec_forget": (None, [POINTER(CacheStruct), c_int32]),
+    "dyspec_cache_failure": (c_int32, [address_t, POINTER(c_int32)]),
+    "dyspec_cache_commit": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_cache_rewind": (c_int32, [address_t, c_int32]),
+    "dyspec_cache_time_pass": (c_int32, [address_t, c_int32, POINTER(c_double)]),
+    "dyspec_cache_length": (c_int32, [address_t]),
+    "dyspec_cache_totals": (None, [address_t, c_int64 * 2, c_double * 2]),
+    "dyspec_cache_rows": (None, [address_t, address_t]),
+    "dyspec_verify": (
+        c_int32,
+        [
+            *[address_t] * 3,
+            *[POINTER(TreeStruct), address_t, c_int32, c_uint32, address_t, address_t],
+            *[POINTER(c_int32), POINTER(c_double)],
+        ],
+    ),
     "dyspec_drafter_create": (address_t, [address_t, c_int32, address_t, c_int32]),
     "dyspec_drafter_free": (None, [address_t]),
     "dyspec_drafter_find_on": (None, [address_t, address_t]),
@@ -216,11 +149,28 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "dyspec_planner_plan": (c_int32, [address_t, address_t, POINTER(c_int32)]),
     "dyspec_planner_grow": (c_int32, [address_t] * 4),
-    "dyspec_tree_layout": (c_int32, [address_t, c_int32]),
+    **{
+        f"dyspec_{name}_layout": (c_int32, [address_t, c_int32])
+        for name in ("tree", "batch", "candidates", "candidate")
+    },
     "dyspec_philox": (None, [address_t] * 3),
     "dyspec_expansion_run": (c_int32, [address_t, address_t]),
     "dyspec_expansion_n_leaves": (c_int32, [address_t]),
     "dyspec_planner_enter": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_match": (
+        c_int32,
+        [
+            *[address_t, POINTER(TreeStruct), address_t, c_uint32, address_t, address_t],
+            POINTER(c_int32),
+        ],
+    ),
+    "dyspec_assign_sequences": (
+        c_int32,
+        [
+            *[address_t, c_int32, address_t, address_t, c_int32, address_t, address_t],
+            *[POINTER(c_int32), c_int32, *[address_t] * 4],
+        ],
+    ),
 }
 
 

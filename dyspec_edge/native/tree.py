@@ -1,4 +1,4 @@
-"""The arrays of a token tree, as native code sees them."""
+"""The arrays of a token tree, as native code sees them, and their order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.native.library import Int32s, TreeStruct, pointer
+from dyspec_edge.native.library import Int32s, TreeStruct, lib, pointer
 
 
 class Tree(Protocol):
@@ -50,3 +50,18 @@ def tree_struct(
         capacity=capacity,
         n_ranks=num_ranks,
     )
+
+
+def depth_first(parent: Int32s, n: int) -> Int32s:
+    """Depth-first order of the first n nodes, earlier children first: int32[n].
+
+    Raises:
+        ValueError: a parent does not stand before its child.
+    """
+    order, scratch = np.empty(n, np.int32), np.empty(2 * n, np.int32)
+    code = lib.dyspec_depth_first(
+        pointer(parent, np.int32, n), n, scratch.ctypes.data, order.ctypes.data
+    )
+    if code < 0:
+        raise ValueError("a parent does not stand before its child")
+    return order

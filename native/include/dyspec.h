@@ -1,9 +1,10 @@
 // The C interface of the native helper: what is hot in a decoding step.
 //
-// Every buffer belongs to the caller and nothing is allocated (threads of dyspec_topk apart).
-// Functions return 0 or a count, or a negative code of `dyspec_error`.  Nothing here is linked to
-// llama.cpp: logits, batches and candidate arrays arrive as plain pointers, and the few functions
-// of llama.cpp and ggml that are called arrive by address.
+// What lives longer than a call is an opaque object: `_create` returns NULL where there is no
+// memory or a number is out of range, `_free` takes NULL as well.  Every other buffer belongs to
+// the caller.  Functions return 0 or a count, or a negative code of `dyspec_error`.  Nothing here
+// is linked to llama.cpp: logits arrive as plain pointers, and the few functions of llama.cpp and
+// ggml that are called by address.
 #ifndef DYSPEC_H
 #define DYSPEC_H
 
@@ -22,13 +23,13 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 9
+#define DYSPEC_ABI_VERSION 10
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
     DYSPEC_E_NOT_FINITE = -2, // no finite entry, or +inf
     DYSPEC_E_SEQUENCES = -3,  // more leaves than sequence ids
-    DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache.decode_code says how
+    DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache_failure says how
     DYSPEC_E_CALLER = -5,     // the caller's own dyspec_proposer failed, and knows why
     DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
 };
@@ -170,37 +171,42 @@ DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, in
 
 // ---- the target's own token -------------------------------------------------------------
 
-// Same layout as llama_token_data_array.
-typedef struct dyspec_candidates {
-    dyspec_candidate *data;
-    size_t size;
-    int64_t selected;
-    bool sorted;
-} dyspec_candidates;
+struct dyspec_candidates; // llama_token_data_array
+struct llama_sampler;
+
+// llama_sampler_apply and llama_sampler_accept.
+typedef void (*dyspec_apply_function)(struct llama_sampler *, struct dyspec_candidates *);
+typedef void (*dyspec_accept_function)(struct llama_sampler *, int32_t token);
 
 // llama.cpp's sampler chain, then arg max (logit + Gumbel) in stream 0: the tokens of a reply as a
 // function of logits and seed.
-typedef struct dyspec_sampler {
-    void (*apply)(struct llama_sampler *chain, dyspec_candidates *candidates);
-    void (*accept)(struct llama_sampler *chain, int32_t token);
-    struct llama_sampler *chain; // without a draw at its end; NULL: the arg max of the bare row
-    dyspec_candidate *data;      // [n_vocab], working memory
-    uint64_t seed;
-    int32_t n_vocab;
-    int32_t greedy;      // arg max of what the chain leaves, the first among equals
-    double seconds;      // total in the chain and the draw
-    double rows_seconds; // total of reducing bare rows
-} dyspec_sampler;
+typedef struct dyspec_sampler dyspec_sampler;
 
-// What the chain leaves of a row, in any order; valid until the next call.
-DYSPEC_API void dyspec_apply(dyspec_sampler *x, const float *row, dyspec_candidates *left);
+// `chain` ends without a draw and outlives the sampler; NULL: the arg max of the bare row.
+// `accept` NULL: nothing in the chain depends on what was written.  `greedy`: the arg max of what
+// the chain leaves, the first among equals.
+DYSPEC_API dyspec_sampler *dyspec_sampler_create(dyspec_apply_function apply,
+                                                 dyspec_accept_function accept,
+                                                 struct llama_sampler *chain, int32_t n_vocab,
+                                                 uint64_t seed, int32_t greedy);
+DYSPEC_API void dyspec_sampler_free(dyspec_sampler *x);
+DYSPEC_API void dyspec_sampler_set_seed(dyspec_sampler *x, uint64_t seed);
 
 // The token number `index` of the reply, given its row of logits.
 // Returns DYSPEC_E_NOT_FINITE if nothing can be chosen.
-DYSPEC_API int32_t dyspec_sample(dyspec_sampler *x, const float *row, uint32_t index);
+DYSPEC_API int32_t dyspec_sampler_sample(dyspec_sampler *x, const float *row, uint32_t index);
 
-// Tell penalties and DRY that `token` is part of the text.
-DYSPEC_API void dyspec_accept(dyspec_sampler *x, int32_t token);
+// Tell penalties and DRY that the tokens are part of the text.
+DYSPEC_API void dyspec_sampler_accept(dyspec_sampler *x, const int32_t *tokens, int32_t n);
+
+// What the chain leaves of a row, in any order; ids and logits have room for n_vocab.
+// Returns how many there are.
+DYSPEC_API int32_t dyspec_sampler_apply(dyspec_sampler *x, const float *row, int32_t *ids,
+                                        float *logits);
+
+// Totals: in the chain and the draw; of reducing bare rows.
+DYSPEC_API double dyspec_sampler_seconds(const dyspec_sampler *x);
+DYSPEC_API double dyspec_sampler_rows_seconds(const dyspec_sampler *x);
 
 // ---- the tree ---------------------------------------------------------------------------
 
@@ -223,141 +229,90 @@ typedef struct dyspec_tree {
     int32_t n_ranks;
 } dyspec_tree;
 
-// ---- sequence ids and masks -------------------------------------------------------------
-
-// Sequence ids for `nodes` (parents before children; a parent is placed before or earlier in
-// `nodes`).  The first child of a node continues on its parent's id, a later one takes the next
-// unused id, whose cached path must be copied first.
-//   seq[capacity]        in/out, -1: not placed; continued[capacity]: in/out, id handed on
-//   n_used               in/out, ids 0..n_used-1 are taken
-//   row_of[capacity]     scratch
-//   offsets[n+1], ids    out, the id set of each batch row; seq[node] comes first.  If node 0 is
-//                        in `nodes` it is the first one, and carries all ids 0..n_used-1
-//   copies[n*3]          out, (src id, dst id, last depth): copy depths 0..last before decoding
-// Returns the number of copies; DYSPEC_E_SEQUENCES if ids run out, DYSPEC_E_ARGUMENT: both leave
-// the in/out arrays as they were.  `ids` has room for n * n_seq entries.
-DYSPEC_API int32_t dyspec_place(const int32_t *nodes, int32_t n, const int32_t *parent,
-                                const int32_t *depth, int32_t capacity, int32_t *seq,
-                                uint8_t *continued, int32_t *n_used, int32_t n_seq, int32_t *row_of,
-                                int32_t *offsets, int32_t *ids, int32_t *copies);
-
 // Depth-first order of the first n nodes, earlier children first.  parent[i] < i.  scratch[2n].
 DYSPEC_API int32_t dyspec_depth_first(const int32_t *parent, int32_t n, int32_t *scratch,
                                       int32_t *order);
 
-// mask[n, (n+63)/64]: bit j of row i says that order[j] is order[i] or an ancestor of it.
-// Parents come before children in `order`.  scratch[n].
-DYSPEC_API int32_t dyspec_ancestor_mask(const int32_t *parent, const int32_t *order, int32_t n,
-                                        int32_t *scratch, uint64_t *mask);
-
-// ---- batches and interruption -----------------------------------------------------------
-
-// Same layout as llama_batch (llama.cpp 0c1e570).
-typedef struct dyspec_batch {
-    int32_t n_tokens;
-    int32_t *token;
-    float *embd;
-    int32_t *pos;
-    int32_t *n_seq_id;
-    int32_t **seq_id;
-    int8_t *logits;
-} dyspec_batch;
-
-// Append rows for n consecutive tokens, which all carry the ids that `ids` points to; they live
-// until the batch is decoded.  `output`: the rows want logits.
-// Returns the number of rows that the batch has now.
-DYSPEC_API int32_t dyspec_add_rows(dyspec_batch *batch, int32_t capacity, const int32_t *tokens,
-                                   int32_t n, int32_t first_pos, int32_t *ids, int32_t n_ids,
-                                   int8_t output);
+// ---- interruption -----------------------------------------------------------------------
 
 // A ggml_abort_callback: true while the int32 that `flag` points to is not 0.
 DYSPEC_API bool dyspec_abort(void *flag);
 
 // ---- one model's cache ------------------------------------------------------------------
 
+struct dyspec_batch; // llama_batch
+
 // llama_decode, llama_synchronize, llama_get_logits, llama_memory_seq_rm, llama_memory_seq_cp.
 typedef struct dyspec_llama {
-    int32_t (*decode)(void *context, dyspec_batch batch);
+    int32_t (*decode)(void *context, struct dyspec_batch batch);
     void (*synchronize)(void *context);
     float *(*get_logits)(void *context);
     bool (*seq_rm)(void *memory, int32_t seq, int32_t first, int32_t end);
     void (*seq_cp)(void *memory, int32_t from, int32_t to, int32_t first, int32_t end);
 } dyspec_llama;
 
-// A committed prefix, which sequence 0 holds, and a tree on top of it.  The other ids share the
-// prefix up to `shared[id]`; what is missing there is copied when an id is needed.
-typedef struct dyspec_cache {
-    dyspec_llama llama;
-    void *context;
-    void *memory;
-    // rows of a pass
-    dyspec_batch batch;
-    int32_t *ids;     // [(1 + max_outputs) * n_seq], the first n_seq of them 0, 1, ...
-    int32_t *offsets; // [max_outputs + 1]
-    int32_t *copies;  // [3 * max_outputs]
-    // per node of the tree; seq -1 and row 0: this step has not evaluated it
-    int32_t *seq;
-    uint8_t *continued;   // a child goes on with the node's id
-    uint64_t *row;        // address of the node's logits
-    int32_t *row_of;      // scratch
-    int32_t *shared;      // [n_seq]
-    const int32_t *sizes; // [n_sizes], ascending: rows of a pass are padded to the next of these
-    int32_t n_sizes;
-    int32_t max_rows;
-    int32_t max_outputs;
-    int32_t tree_capacity;
-    int32_t n_seq;
-    int32_t n_vocab;
-    int32_t n_past; // length of the prefix
-    int32_t n_used; // ids that the tree has taken
-    int32_t n_seen; // nodes beyond that were not evaluated
-    int32_t decode_code;
-    int32_t n_passes;
-    int64_t n_rows;
-    double decode_seconds;
-    double sequence_seconds; // of copying and removing sequence ids
-} dyspec_cache;
+// A committed prefix and a tree on top of it, in a block of sequence ids of a context.  Cells of
+// other ids are never touched, so several caches may share a context.
+typedef struct dyspec_cache dyspec_cache;
+
+// The prefix is in `first_id`; the ids first_id .. first_id+n_ids-1 are for branches as well.
+// `context` and `memory` outlive the cache, which leaves its cells there when it is freed.
+// `max_rows` of a pass, `max_outputs` of them with logits; `tree_capacity` nodes with the root.
+DYSPEC_API dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
+                                             int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
+                                             int32_t tree_capacity, int32_t first_id,
+                                             int32_t n_ids);
+DYSPEC_API void dyspec_cache_free(dyspec_cache *cache);
+
+// From now on the rows of a pass over nodes are filled up to the next of `sizes`, which ascend.
+DYSPEC_API int32_t dyspec_cache_pad_to(dyspec_cache *cache, const int32_t *sizes, int32_t n);
+
+// One pass without logits over n tokens (at most max_rows), which are appended to the prefix.
+// Returns 0 or DYSPEC_E_DECODE; DYSPEC_E_ARGUMENT: too many, or there is a tree.
+DYSPEC_API int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n);
 
 // One pass over `nodes` (parents before children; evaluated before or earlier in `nodes`; the
 // first call of a step starts with the root, 0).  `unread` tokens are committed first, in the same
 // pass if they fit.  Returns the rows of the pass, padding included; DYSPEC_E_SEQUENCES and
-// DYSPEC_E_ARGUMENT leave everything as it was; after DYSPEC_E_DECODE all cells from n_past on are
-// to be removed.
-DYSPEC_API int32_t dyspec_evaluate(dyspec_cache *cache, const dyspec_tree *tree,
-                                   const int32_t *nodes, int32_t n, const int32_t *unread,
-                                   int32_t n_unread);
+// DYSPEC_E_ARGUMENT leave everything as it was.
+DYSPEC_API int32_t dyspec_cache_evaluate(dyspec_cache *cache, const dyspec_tree *tree,
+                                         const int32_t *nodes, int32_t n, const int32_t *unread,
+                                         int32_t n_unread);
+
+// After DYSPEC_E_DECODE of any function the tree is gone and the prefix is what was read of it.
+// Returns what llama_decode said; `n_rows`: of that pass.
+DYSPEC_API int32_t dyspec_cache_failure(const dyspec_cache *cache, int32_t *n_rows);
 
 // Keep the evaluated part of `path` (from the root down), drop the rest of the tree and forget it.
 // Returns how many nodes of `path` are part of the prefix now.
-DYSPEC_API int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
+DYSPEC_API int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
 
-// Walk down from the root as long as the target's own token (dyspec_sample, then dyspec_accept) is
-// a child that was evaluated and is not terminal.  rows: as dyspec_cache.row.  `index` is that of
-// the token below the root.  path[n_nodes] takes the nodes that were reached, the root first, and
-// `bonus` the token below the last of them.
-// Returns the length of the path, or DYSPEC_E_NOT_FINITE.
-DYSPEC_API int32_t dyspec_match(dyspec_sampler *x, const dyspec_tree *tree, const uint64_t *rows,
-                                uint32_t index, int32_t *path, int32_t *bonus);
+// Drop the tree, and the prefix beyond `length`.  A model whose state cannot be cut forgets all.
+// Returns the length of the prefix.
+DYSPEC_API int32_t dyspec_cache_rewind(dyspec_cache *cache, int32_t length);
 
-// What checks the trees of a reply by dyspec_match.
-typedef struct dyspec_verification {
-    dyspec_cache *target;
-    dyspec_cache *draft; // NULL: there is none
-    dyspec_sampler *sampler;
-    const dyspec_tree *tree;
-    int32_t *path;       // out [capacity of the tree]: as dyspec_match
-    int32_t *tokens;     // out [capacity]: what was emitted; tokens[i] stands below path[i]
-    int32_t n_accepted;  // out: emitted tokens that the target found in the tree
-    double draw_seconds; // out: of walking
-} dyspec_verification;
+// Time one pass over n_rows rows behind the prefix, the last max_outputs of them with logits, and
+// take it back.  Returns the length of the prefix, or as dyspec_cache_read.
+DYSPEC_API int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seconds);
 
-// The end of a step, for which Python is woken once: dyspec_evaluate of `nodes` with the target,
-// dyspec_match, dyspec_commit in both caches.  Returns the length of the path, or what failed.
-DYSPEC_API int32_t dyspec_verify(dyspec_verification *x, const int32_t *nodes, int32_t n,
-                                 uint32_t index);
+DYSPEC_API int32_t dyspec_cache_length(const dyspec_cache *cache);
 
-// Forget the tree, whose cells are gone; n_past and `shared` are cut to `length`.
-DYSPEC_API void dyspec_forget(dyspec_cache *cache, int32_t length);
+// counts[2]: passes over trees, their rows; seconds[2]: of these, of copying and removing ids.
+DYSPEC_API void dyspec_cache_totals(const dyspec_cache *cache, int64_t *counts, double *seconds);
+
+// rows[tree_capacity]: the addresses of the nodes' logits, valid until the next pass of the
+// context; 0 for a node that this step has not evaluated.
+DYSPEC_API void dyspec_cache_rows(const dyspec_cache *cache, uint64_t *rows);
+
+// ---- verification -----------------------------------------------------------------------
+
+// The end of a step, for which Python is woken once: dyspec_cache_evaluate of `nodes` with the
+// target, dyspec_match, dyspec_cache_commit in both caches (draft NULL: in the target's alone).
+// draw_seconds: of walking.  Returns the length of the path, or what failed.
+DYSPEC_API int32_t dyspec_verify(dyspec_cache *target, dyspec_cache *draft, dyspec_sampler *sampler,
+                                 const dyspec_tree *tree, const int32_t *nodes, int32_t n,
+                                 uint32_t index, int32_t *path, int32_t *tokens,
+                                 int32_t *n_accepted, double *draw_seconds);
 
 // ---- drafting ---------------------------------------------------------------------------
 
@@ -451,9 +406,13 @@ DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propos
 
 // ---- what only tests call: parts of the above -------------------------------------------
 
-// The size of dyspec_tree, then the offsets of its fields in their order.  Returns the number of
-// entries, at most `capacity`.
+// The size of a struct, then the offsets of its fields in their order: dyspec_tree, which Python
+// has a copy of, and copies of llama_batch, llama_token_data_array and llama_token_data.
+// Returns the number of entries, at most `capacity`.
 DYSPEC_API int32_t dyspec_tree_layout(int32_t *layout, int32_t capacity);
+DYSPEC_API int32_t dyspec_batch_layout(int32_t *layout, int32_t capacity);
+DYSPEC_API int32_t dyspec_candidates_layout(int32_t *layout, int32_t capacity);
+DYSPEC_API int32_t dyspec_candidate_layout(int32_t *layout, int32_t capacity);
 
 // Philox4x32-10 (Salmon et al., 2011): out[4] of counter[4] under key[2], the generator of
 // all noise.
@@ -472,6 +431,33 @@ DYSPEC_API int32_t dyspec_expansion_n_leaves(const dyspec_expansion *x);
 // without candidates keeps what it has, and nothing is drafted below it.  Then P is computed anew
 // everywhere.  Returns the size of the tree.
 DYSPEC_API int32_t dyspec_planner_enter(dyspec_planner *x, const int32_t *nodes, int32_t n);
+
+// The walk of dyspec_verify: down from the root as long as the target's own token
+// (dyspec_sampler_sample, then _accept) is a child that was evaluated and is not terminal.
+// rows: as dyspec_cache_rows.  `index` is that of the token below the root.  path[capacity] takes
+// the nodes that were reached, the root first, and tokens[capacity] what was emitted: tokens[i]
+// stands below path[i].  n_accepted: emitted tokens that the target found in the tree.
+// Returns the length of the path, or DYSPEC_E_NOT_FINITE.
+DYSPEC_API int32_t dyspec_match(dyspec_sampler *x, const dyspec_tree *tree, const uint64_t *rows,
+                                uint32_t index, int32_t *path, int32_t *tokens,
+                                int32_t *n_accepted);
+
+// Sequence ids for `nodes` (parents before children; a parent has one before or stands earlier
+// in `nodes`).  The first child of a node continues on its parent's id, a later one takes the next
+// unused id, whose cached path must be copied first.
+//   seq[capacity]        in/out, -1: not placed; continued[capacity]: in/out, id handed on
+//   n_used               in/out, ids 0..n_used-1 are taken
+//   row_of[capacity]     scratch
+//   offsets[n+1], ids    out, the id set of each batch row; seq[node] comes first.  If node 0 is
+//                        in `nodes` it is the first one, and carries all ids 0..n_used-1
+//   copies[n*3]          out, (src id, dst id, last depth): copy depths 0..last before decoding
+// Returns the number of copies; DYSPEC_E_SEQUENCES if ids run out, DYSPEC_E_ARGUMENT: both leave
+// the in/out arrays as they were.  `ids` has room for n * n_seq entries.
+DYSPEC_API int32_t dyspec_assign_sequences(const int32_t *nodes, int32_t n, const int32_t *parent,
+                                           const int32_t *depth, int32_t capacity, int32_t *seq,
+                                           uint8_t *continued, int32_t *n_used, int32_t n_seq,
+                                           int32_t *row_of, int32_t *offsets, int32_t *ids,
+                                           int32_t *copies);
 
 #ifdef __cplusplus
 }

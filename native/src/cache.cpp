@@ -1,10 +1,12 @@
-// One model's cache: a committed prefix, which sequence 0 holds, and a token tree on top of it.
+// One model's cache: a committed prefix and a token tree on top of it, in a block of sequence ids.
 //
 // llama.cpp lets row i see cell j if j belongs to i's first sequence id and stands no later, so
 // the sets of ids are the tree mask.  An id that the tree takes must see the whole prefix; it gets
 // what it lacks when it is taken, so ids that are not taken cost nothing.
+#include "cache.h"
+
 #include "clock.h"
-#include "dyspec.h"
+#include "objects.h"
 
 #include <algorithm>
 
@@ -12,16 +14,80 @@ namespace dyspec {
 namespace {
 
 int32_t decode(dyspec_cache &x) {
-    const auto started = Clock::now();
-    x.decode_code = x.llama.decode(x.context, x.batch);
+    x.decode_code = x.llama.decode(x.context, x.batch.rows());
     if (x.decode_code != 0) {
         return DYSPEC_E_DECODE;
     }
     x.llama.synchronize(x.context);
-    x.decode_seconds += seconds_since(started);
-    x.n_passes++;
-    x.n_rows += x.batch.n_tokens;
     return 0;
+}
+
+int32_t counted_decode(dyspec_cache &x) {
+    const auto started = Clock::now();
+    const int32_t code = decode(x);
+    if (code == 0) {
+        x.decode_seconds += seconds_since(started);
+        x.n_passes++;
+        x.n_rows += x.batch.size();
+    }
+    return code;
+}
+
+// Give `id` what it lacks of `from` below position `end`.
+void share(dyspec_cache &x, int32_t from, int32_t id, int32_t end) {
+    int32_t &has = x.shared[size_t(id)];
+    if (has < end) {
+        const auto started = Clock::now();
+        x.llama.seq_cp(x.memory, x.first_id + from, x.first_id + id, has, end);
+        x.sequence_seconds += seconds_since(started);
+        has = end;
+    }
+}
+
+// Take `id` off all cells from position `first` on.  Returns whether that was possible.
+bool cut(dyspec_cache &x, int32_t id, int32_t first) {
+    const auto started = Clock::now();
+    const bool done = x.llama.seq_rm(x.memory, x.first_id + id, first, -1);
+    x.sequence_seconds += seconds_since(started);
+    x.shared[size_t(id)] = std::min(x.shared[size_t(id)], first);
+    return done;
+}
+
+// Forget the tree, whose cells are gone.
+void forget(dyspec_cache &x) {
+    std::fill_n(x.seq.begin(), x.n_seen, -1);
+    std::fill_n(x.continued.begin(), x.n_seen, uint8_t(0));
+    std::fill_n(x.row.begin(), x.n_seen, uint64_t(0));
+    x.n_seen = 0;
+    x.n_used = 1;
+}
+
+// Remove the tree and, of the prefix, what stands at `length` or later.  A model whose state cannot
+// be cut loses everything.
+void cut_all(dyspec_cache &x, int32_t length) {
+    bool done = true;
+    for (int32_t id = 0; id < x.n_ids; id++) {
+        if (id < x.n_used || x.shared[size_t(id)] > length) {
+            done = cut(x, id, length) && done;
+        }
+    }
+    if (!done) {
+        length = 0;
+        for (int32_t id = 0; id < x.n_ids; id++) {
+            cut(x, id, 0);
+        }
+    }
+    x.n_past = std::min(x.n_past, length);
+    forget(x);
+}
+
+// A pass over tokens behind the prefix, without logits.
+int32_t read(dyspec_cache &x, const int32_t *tokens, int32_t n, int32_t (*pass)(dyspec_cache &)) {
+    x.batch.clear();
+    x.batch.add(tokens, n, x.n_past, x.own_ids.data(), 1, false);
+    const int32_t code = pass(x);
+    x.n_past += code == 0 ? n : 0;
+    return code;
 }
 
 // Passes of their own for the tokens that do not fit beside n rows.  Returns how many those are.
@@ -29,46 +95,71 @@ int32_t read_ahead(dyspec_cache &x, const int32_t *unread, int32_t n_unread, int
     int32_t done = 0;
     while (n_unread - done > x.max_rows - n) {
         const int32_t piece = std::min(x.max_rows, n_unread - done);
-        x.batch.n_tokens = 0;
-        dyspec_add_rows(&x.batch, x.max_rows, unread + done, piece, x.n_past, x.ids, 1, 0);
-        const int32_t code = decode(x);
+        const int32_t code = read(x, unread + done, piece, counted_decode);
         if (code < 0) {
             return code;
         }
-        x.n_past += piece;
         done += piece;
     }
     return done;
 }
 
-// Give `id` what it lacks of `from` below position `end`.
-void share(dyspec_cache &x, int32_t from, int32_t id, int32_t end) {
-    if (x.shared[id] < end) {
-        const auto started = Clock::now();
-        x.llama.seq_cp(x.memory, from, id, x.shared[id], end);
-        x.sequence_seconds += seconds_since(started);
-    }
-}
-
-// Take `id` off all cells from position `first` on.
-void cut(dyspec_cache &x, int32_t id, int32_t first) {
-    const auto started = Clock::now();
-    x.llama.seq_rm(x.memory, id, first, -1);
-    x.sequence_seconds += seconds_since(started);
-}
-
-// Fill up with rows behind the last node, which nobody sees.  Returns their number.
-int32_t pad(dyspec_cache &x, int32_t last, int32_t n_outputs) {
-    const int32_t n = x.batch.n_tokens;
-    const int32_t *size = std::lower_bound(x.sizes, x.sizes + x.n_sizes, n);
-    if (size == x.sizes + x.n_sizes || *size > x.max_rows) {
+// Fill up with rows behind the last one, which nobody sees.  Returns their number.
+int32_t pad(dyspec_cache &x, int32_t n_outputs) {
+    const int32_t n = x.batch.size();
+    const auto size = std::lower_bound(x.sizes.begin(), x.sizes.end(), n);
+    if (size == x.sizes.end() || *size > x.max_rows) {
         return 0;
     }
+    const dyspec_batch &rows = x.batch.rows();
     for (int32_t row = n; row < *size; row++) {
-        dyspec_add_rows(&x.batch, x.max_rows, x.batch.token + row - 1, 1, x.batch.pos[row - 1] + 1,
-                        x.seq + last, 1, n_outputs + row - n < x.max_outputs);
+        x.batch.add(rows.token + row - 1, 1, rows.pos[row - 1] + 1, rows.seq_id[row - 1], 1,
+                    n_outputs + row - n < x.max_outputs);
     }
     return *size - n;
+}
+
+// One pass over nodes that have their ids, and over what is still unread.
+int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes, int32_t n,
+                 int32_t n_copies, const int32_t *unread, int32_t n_unread) {
+    const int32_t done = read_ahead(x, unread, n_unread, n);
+    if (done < 0) {
+        return done;
+    }
+    for (int32_t id = 1; id < x.n_used && nodes[0] == 0; id++) {
+        share(x, 0, id, x.n_past);
+    }
+    const int32_t root_pos = x.n_past + n_unread - done;
+    for (int32_t i = 0; i < n_copies; i++) {
+        const int32_t *copy = x.copies.data() + 3 * i; // from, to, last depth
+        share(x, copy[0], copy[1], root_pos + copy[2] + 1);
+    }
+    x.batch.clear();
+    x.batch.add(unread + done, n_unread - done, x.n_past, x.own_ids.data(), x.n_used, false);
+    x.first_row = x.batch.size();
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t *first = x.offsets.data() + i;
+        x.batch.add(tree.token + nodes[i], 1, root_pos + tree.depth[nodes[i]],
+                    x.ids.data() + first[0], first[1] - first[0], true);
+    }
+    const int32_t n_padding = pad(x, n);
+    const int32_t code = counted_decode(x);
+    if (code < 0) {
+        return code;
+    }
+    if (n_padding > 0) {
+        const int32_t last = nodes[n - 1];
+        cut(x, x.seq[size_t(last)], root_pos + tree.depth[last] + 1);
+    }
+    x.n_past = root_pos;
+    if (nodes[0] == 0) { // whoever carries the root has read what stands before it
+        std::fill(x.shared.begin(), x.shared.begin() + x.n_used, root_pos);
+    }
+    const uint64_t rows = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));
+    for (int32_t i = 0; i < n; i++) {
+        x.row[size_t(nodes[i])] = rows + uint64_t(i) * sizeof(float) * uint64_t(x.n_vocab);
+    }
+    return x.batch.size();
 }
 
 } // namespace
@@ -78,91 +169,126 @@ using namespace dyspec;
 
 extern "C" {
 
-int32_t dyspec_evaluate(dyspec_cache *cache, const dyspec_tree *tree, const int32_t *nodes,
-                        int32_t n, const int32_t *unread, int32_t n_unread) {
+dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
+                                  int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
+                                  int32_t tree_capacity, int32_t first_id, int32_t n_ids) {
+    if (n_vocab < 1 || max_rows < 1 || max_outputs < 1 || tree_capacity < 1 || first_id < 0 ||
+        n_ids < 1) {
+        return nullptr;
+    }
+    return make<dyspec_cache>(*llama, context, memory, n_vocab, max_rows, max_outputs,
+                              tree_capacity, first_id, n_ids);
+}
+
+void dyspec_cache_free(dyspec_cache *cache) {
+    delete cache;
+}
+
+int32_t dyspec_cache_pad_to(dyspec_cache *cache, const int32_t *sizes, int32_t n) {
+    if (n < 0 || !std::is_sorted(sizes, sizes + n)) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    cache->sizes.assign(sizes, sizes + n);
+    return 0;
+}
+
+int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n) {
+    dyspec_cache &x = *cache;
+    if (n < 1 || n > x.max_rows || x.n_seen > 0) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    const int32_t code = read(x, tokens, n, decode);
+    if (code < 0) {
+        cut_all(x, x.n_past);
+    }
+    return code;
+}
+
+int32_t dyspec_cache_evaluate(dyspec_cache *cache, const dyspec_tree *tree, const int32_t *nodes,
+                              int32_t n, const int32_t *unread, int32_t n_unread) {
     dyspec_cache &x = *cache;
     if (n < 1 || n > x.max_outputs || n > x.max_rows || n_unread < 0) {
         return DYSPEC_E_ARGUMENT;
     }
-    const bool has_root = nodes[0] == 0;
-    int32_t *ids = x.ids + x.n_seq; // before them stand 0..n_seq-1, for rows that are read
-    const int32_t n_copies =
-        dyspec_place(nodes, n, tree->parent, tree->depth, x.tree_capacity, x.seq, x.continued,
-                     &x.n_used, x.n_seq, x.row_of, x.offsets, ids, x.copies);
+    const int32_t n_copies = dyspec_assign_sequences(
+        nodes, n, tree->parent, tree->depth, x.tree_capacity, x.seq.data(), x.continued.data(),
+        &x.n_used, x.n_ids, x.row_of.data(), x.offsets.data(), x.ids.data(), x.copies.data());
     if (n_copies < 0) {
         return n_copies;
     }
     x.n_seen = std::max(x.n_seen, 1 + *std::max_element(nodes, nodes + n));
-    const int32_t done = read_ahead(x, unread, n_unread, n);
-    if (done < 0) {
-        return done;
+    std::for_each_n(x.ids.begin(), x.offsets[size_t(n)], [&x](int32_t &id) { id += x.first_id; });
+    const int32_t n_rows = evaluate(x, *tree, nodes, n, n_copies, unread, n_unread);
+    if (n_rows < 0) {
+        cut_all(x, x.n_past);
     }
-    for (int32_t id = 1; id < x.n_used && has_root; id++) {
-        share(x, 0, id, x.n_past);
-    }
-    const int32_t root_pos = x.n_past + n_unread - done;
-    for (int32_t i = 0; i < n_copies; i++) {
-        const int32_t *copy = x.copies + 3 * i; // from, to, last depth
-        share(x, copy[0], copy[1], root_pos + copy[2] + 1);
-    }
-    x.batch.n_tokens = 0;
-    dyspec_add_rows(&x.batch, x.max_rows, unread + done, n_unread - done, x.n_past, x.ids, x.n_used,
-                    0);
-    for (int32_t i = 0; i < n; i++) {
-        dyspec_add_rows(&x.batch, x.max_rows, tree->token + nodes[i], 1,
-                        root_pos + tree->depth[nodes[i]], ids + x.offsets[i],
-                        x.offsets[i + 1] - x.offsets[i], 1);
-    }
-    const int32_t n_padding = pad(x, nodes[n - 1], n);
-    const int32_t code = decode(x);
-    if (code < 0) {
-        return code;
-    }
-    if (n_padding > 0) {
-        cut(x, x.seq[nodes[n - 1]], root_pos + tree->depth[nodes[n - 1]] + 1);
-    }
-    x.n_past = root_pos;
-    const uint64_t rows = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));
-    for (int32_t i = 0; i < n; i++) {
-        x.row[nodes[i]] = rows + uint64_t(i) * sizeof(float) * uint64_t(x.n_vocab);
-    }
-    return x.batch.n_tokens;
+    return n_rows;
 }
 
-int32_t dyspec_commit(dyspec_cache *cache, const int32_t *path, int32_t n) {
+int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n) {
     dyspec_cache &x = *cache;
     const int32_t root_pos = x.n_past;
     int32_t n_kept = 0;
-    while (n_kept < n && x.seq[path[n_kept]] >= 0) {
+    while (n_kept < n && x.seq[size_t(path[n_kept])] >= 0) {
         n_kept++;
     }
     if (n_kept > 0) {
-        const int32_t winner = x.seq[path[n_kept - 1]];
+        const int32_t winner = x.seq[size_t(path[n_kept - 1])];
         for (int32_t id = 0; id < x.n_used; id++) {
             const int32_t end = id == winner ? root_pos + n_kept : root_pos + 1;
             cut(x, id, end);
-            x.shared[id] = end;
+            x.shared[size_t(id)] = end;
         }
         x.n_past += n_kept;
-        if (n_kept > 1) {
-            share(x, winner, 0, x.n_past);
-        }
+        share(x, winner, 0, x.n_past);
     }
-    dyspec_forget(cache, x.n_past);
+    forget(x);
     return n_kept;
 }
 
-void dyspec_forget(dyspec_cache *cache, int32_t length) {
-    dyspec_cache &x = *cache;
-    x.n_past = std::min(x.n_past, length);
-    for (int32_t id = 1; id < x.n_seq; id++) {
-        x.shared[id] = std::min(x.shared[id], x.n_past);
+int32_t dyspec_cache_rewind(dyspec_cache *cache, int32_t length) {
+    if (length < cache->n_past || cache->n_seen > 0) {
+        cut_all(*cache, std::max(length, 0));
     }
-    std::fill_n(x.seq, x.n_seen, -1);
-    std::fill_n(x.continued, x.n_seen, uint8_t(0));
-    std::fill_n(x.row, x.n_seen, uint64_t(0));
-    x.n_seen = 0;
-    x.n_used = 1;
+    return cache->n_past;
+}
+
+int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seconds) {
+    dyspec_cache &x = *cache;
+    if (n_rows < 1 || n_rows > x.max_rows) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    const int32_t token = 0;
+    x.batch.clear();
+    for (int32_t row = 0; row < n_rows; row++) {
+        x.batch.add(&token, 1, x.n_past + row, x.own_ids.data(), 1, row >= n_rows - x.max_outputs);
+    }
+    x.first_row = std::max(0, n_rows - x.max_outputs);
+    const auto started = Clock::now();
+    const int32_t code = decode(x);
+    *seconds = seconds_since(started);
+    cut_all(x, x.n_past);
+    return code < 0 ? code : x.n_past;
+}
+
+int32_t dyspec_cache_length(const dyspec_cache *cache) {
+    return cache->n_past;
+}
+
+int32_t dyspec_cache_failure(const dyspec_cache *cache, int32_t *n_rows) {
+    *n_rows = cache->batch.size();
+    return cache->decode_code;
+}
+
+void dyspec_cache_totals(const dyspec_cache *cache, int64_t *counts, double *seconds) {
+    counts[0] = cache->n_passes;
+    counts[1] = cache->n_rows;
+    seconds[0] = cache->decode_seconds;
+    seconds[1] = cache->sequence_seconds;
+}
+
+void dyspec_cache_rows(const dyspec_cache *cache, uint64_t *rows) {
+    std::copy(cache->row.begin(), cache->row.end(), rows);
 }
 
 } // extern "C"

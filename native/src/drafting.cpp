@@ -1,4 +1,5 @@
 // The draft phase of a step: a tree asks, a draft model answers, a pass at a time.
+#include "cache.h"
 #include "clock.h"
 #include "dyspec.h"
 #include "objects.h"
@@ -39,7 +40,7 @@ void find_readable(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
         const int32_t node = nodes[i];
         const int32_t above = tree.parent[node];
         const bool below_unreadable =
-            node > 0 && tree.n_cand[above] == 0 && x.cache->seq[above] < 0;
+            node > 0 && tree.n_cand[above] == 0 && x.cache->seq[size_t(above)] < 0;
         if (below_unreadable || tree.token[node] >= x.cache->n_vocab) {
             tree.n_cand[node] = 0;
         } else {
@@ -53,13 +54,10 @@ int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
     float lse = 0.0f;
     int32_t code;
     if (x.device == nullptr) {
-        code = dyspec_topk(x.cache->row + x.nodes[i], 1, x.vocab_limit, x.tree->n_ranks, ids,
+        code = dyspec_topk(x.cache->row.data() + x.nodes[i], 1, x.vocab_limit, x.tree->n_ranks, ids,
                            x.logits.data(), &lse, 1);
     } else {
-        // The nodes stand behind what was read with them, and ask for logits as the first ones.
-        const dyspec_batch &batch = x.cache->batch;
-        const int8_t *first = std::find(batch.logits, batch.logits + batch.n_tokens, int8_t(1));
-        const int32_t row = int32_t(first - batch.logits) + int32_t(i);
+        const int32_t row = x.cache->first_row + int32_t(i);
         code = dyspec_device_read(x.device, static_cast<llama_context *>(x.cache->context), &row, 1,
                                   ids, x.logits.data(), &lse);
     }
@@ -112,8 +110,9 @@ int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
         return 0;
     }
     const auto started = Clock::now();
-    const int32_t n_rows = dyspec_evaluate(x.cache, x.tree, x.nodes.data(), int32_t(x.nodes.size()),
-                                           x.unread.data(), int32_t(x.unread.size()));
+    const int32_t n_rows =
+        dyspec_cache_evaluate(x.cache, x.tree, x.nodes.data(), int32_t(x.nodes.size()),
+                              x.unread.data(), int32_t(x.unread.size()));
     if (n_rows < 0) {
         return n_rows;
     }

@@ -1,30 +1,29 @@
-// How a tree's arrays lie in memory.
+// The order in which the nodes of a tree are checked.
 #include "tree.h"
-
-#include <cstddef>
-#include <iterator>
 
 extern "C" {
 
-int32_t dyspec_tree_layout(int32_t *layout, int32_t capacity) {
-    const size_t entries[] = {
-        sizeof(dyspec_tree),
-        offsetof(dyspec_tree, token),
-        offsetof(dyspec_tree, parent),
-        offsetof(dyspec_tree, depth),
-        offsetof(dyspec_tree, n_children),
-        offsetof(dyspec_tree, confidence),
-        offsetof(dyspec_tree, value),
-        offsetof(dyspec_tree, terminal),
-        offsetof(dyspec_tree, cand_ids),
-        offsetof(dyspec_tree, cand_probs),
-        offsetof(dyspec_tree, n_cand),
-        offsetof(dyspec_tree, n_nodes),
-        offsetof(dyspec_tree, capacity),
-        offsetof(dyspec_tree, n_ranks),
-    };
-    const int32_t n = std::min(capacity, int32_t(std::size(entries)));
-    std::copy_n(entries, n, layout);
+int32_t dyspec_depth_first(const int32_t *parent, int32_t n, int32_t *scratch, int32_t *order) {
+    int32_t *size = scratch;     // of the subtree below and with each node
+    int32_t *next = scratch + n; // where the node's next child's subtree begins
+    for (int32_t i = 0; i < n; i++) {
+        if (i > 0 && (parent[i] < 0 || parent[i] >= i)) {
+            return DYSPEC_E_ARGUMENT;
+        }
+        size[i] = 1;
+    }
+    for (int32_t i = n - 1; i > 0; i--) {
+        size[parent[i]] += size[i];
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int32_t at = 0;
+        if (i > 0) {
+            at = next[parent[i]];
+            next[parent[i]] += size[i];
+        }
+        order[at] = i;
+        next[i] = at + 1;
+    }
     return n;
 }
 

@@ -1,17 +1,19 @@
-// Random trees over a model of llama.cpp's unified cache in plain sets: evaluated in random pieces,
-// with unread text, padding, failed passes and malformed input in between, committed at a random
-// node or taken back.  Every row must see the text and its own ancestors and nothing else; after a
-// commit the cache must hold the text and nothing else.  Sanitizers watch over the rest.
+// Random trees over a model of llama.cpp's unified cache in plain sets, which several conversations
+// share: evaluated in random pieces, with unread text, padding, failed passes and malformed input
+// in between, committed at a random node or taken back.  Every row must see the text and its own
+// ancestors and nothing else; after a commit the cache must hold the text and nothing else, and
+// what the others have is never touched.  Sanitizers watch over the rest.
 //
-//   dyspec_fuzz [SECONDS [FIRST_SEED]]     one conversation a seed; a failure names its seed
+//   dyspec_fuzz [SECONDS [FIRST_SEED]]     one shared cache a seed; a failure names its seed
+#include "cache.h"
 #include "check.h"
-#include "dyspec.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <set>
 
 namespace {
@@ -28,6 +30,9 @@ struct FakeLlama {
     std::map<int32_t, Ints> path_to; // what a row with this token must see, itself included
     float logits = 0.0f;
     bool fails = false;
+    int32_t first_id = 0, end_id = 0; // of the conversation whose turn it is
+
+    void check_own(int32_t id) const { CHECK(id >= first_id && id < end_id); }
 
     // The tokens that a sequence has, by position; there is one at each from 0 on.
     Ints tokens(int32_t id, int32_t last = INT32_MAX) const {
@@ -50,6 +55,7 @@ struct FakeLlama {
         for (int32_t row = 0; row < batch.n_tokens; row++) {
             for (int32_t j = 0; j < batch.n_seq_id[row]; j++) {
                 const int32_t id = batch.seq_id[row][j];
+                check_own(id);
                 lengths.emplace(id, int32_t(tokens(id).size()));
                 // Sequences that meet in a row have equally much in the cache.
                 CHECK(lengths.at(id) == lengths.at(batch.seq_id[row][0]));
@@ -85,11 +91,9 @@ struct FakeLlama {
     }
 
     void remove(int32_t id, int32_t first, int32_t end) {
+        check_own(id);
         for (Cell &cell : cells) {
             if (cell.pos >= first && (end < 0 || cell.pos < end)) {
-                if (id < 0) {
-                    cell.ids.clear();
-                }
                 cell.ids.erase(id);
             }
         }
@@ -98,6 +102,8 @@ struct FakeLlama {
     }
 
     void copy(int32_t from, int32_t to, int32_t first, int32_t end) {
+        check_own(from);
+        check_own(to);
         for (Cell &cell : cells) {
             if (cell.ids.count(from) && cell.pos >= first && cell.pos < end) {
                 cell.ids.insert(to);
@@ -123,72 +129,35 @@ const dyspec_llama functions{
     },
 };
 
-struct Fuzz {
-    std::mt19937 rng;
-    FakeLlama llama;
-    dyspec_cache cache{};
+struct Free {
+    void operator()(dyspec_cache *cache) const { dyspec_cache_free(cache); }
+};
+
+struct Conversation {
+    std::mt19937 &rng;
+    FakeLlama &llama;
+    int32_t &next_token;
+    std::unique_ptr<dyspec_cache, Free> cache;
     Ints text;
-    int32_t next_token = 1000;
     // the tree
     Ints token, parent, depth;
-    // what the cache points to
-    Ints batch_token, batch_pos, batch_n_seq_id, ids, offsets, copies, seq, row_of, shared, sizes;
-    std::vector<int32_t *> batch_seq_id;
-    std::vector<int8_t> batch_logits;
-    std::vector<uint8_t> continued;
-    std::vector<uint64_t> row;
 
-    explicit Fuzz(uint32_t seed) : rng(seed) {
-        cache.n_seq = 1 + below(20);
-        cache.max_outputs = 1 + below(24);
-        cache.max_rows = cache.max_outputs + below(16);
-        cache.tree_capacity = 1 + below(48);
-        for (int32_t size = below(4); size < cache.max_rows && below(5); size += 1 + below(8)) {
+    Conversation(std::mt19937 &rng, FakeLlama &llama, int32_t &next_token, int32_t first_id)
+        : rng(rng), llama(llama), next_token(next_token) {
+        const int32_t max_outputs = 1 + below(24), max_rows = max_outputs + below(16);
+        cache.reset(dyspec_cache_create(&functions, &llama, &llama, 1, max_rows, max_outputs,
+                                        1 + below(48), first_id, 1 + below(20)));
+        CHECK(cache != nullptr);
+        Ints sizes;
+        for (int32_t size = below(4); size < max_rows && below(5); size += 1 + below(8)) {
             sizes.push_back(size);
         }
-        const size_t n_seq = size_t(cache.n_seq), n_nodes = size_t(cache.tree_capacity);
-        const size_t n_rows = size_t(cache.max_rows), n_outputs = size_t(cache.max_outputs);
-        batch_token.resize(n_rows);
-        batch_pos.resize(n_rows);
-        batch_n_seq_id.resize(n_rows);
-        batch_seq_id.resize(n_rows);
-        batch_logits.resize(n_rows);
-        ids.resize((1 + n_outputs) * n_seq);
-        for (size_t i = 0; i < n_seq; i++) {
-            ids[i] = int32_t(i);
-        }
-        offsets.resize(n_outputs + 1);
-        copies.resize(3 * n_outputs);
-        seq.assign(n_nodes, -1);
-        continued.resize(n_nodes);
-        row.resize(n_nodes);
-        row_of.resize(n_nodes);
-        shared.resize(n_seq);
-        cache.llama = functions;
-        cache.context = cache.memory = &llama;
-        cache.batch = {0,
-                       batch_token.data(),
-                       nullptr,
-                       batch_pos.data(),
-                       batch_n_seq_id.data(),
-                       batch_seq_id.data(),
-                       batch_logits.data()};
-        cache.ids = ids.data();
-        cache.offsets = offsets.data();
-        cache.copies = copies.data();
-        cache.seq = seq.data();
-        cache.continued = continued.data();
-        cache.row = row.data();
-        cache.row_of = row_of.data();
-        cache.shared = shared.data();
-        cache.sizes = sizes.data();
-        cache.n_sizes = int32_t(sizes.size());
-        cache.n_vocab = 1;
-        cache.n_used = 1;
+        CHECK(dyspec_cache_pad_to(cache.get(), sizes.data(), int32_t(sizes.size())) == 0);
     }
 
+    int32_t end_id() const { return cache->first_id + cache->n_ids; }
     int32_t below(int32_t n) { return int32_t(rng() % uint32_t(n)); }
-    bool is_placed(int32_t node) const { return seq[size_t(node)] >= 0; }
+    bool is_placed(int32_t node) const { return cache->seq[size_t(node)] >= 0; }
     int32_t size() const { return int32_t(parent.size()); }
 
     Ints path_to(int32_t node) const {
@@ -201,7 +170,7 @@ struct Fuzz {
 
     // Every node has one of the `reach` nodes before it as its parent: 1 is a chain.
     void grow() {
-        const int32_t n = 1 + below(cache.tree_capacity), reach = 1 + below(n);
+        const int32_t n = 1 + below(cache->tree_capacity), reach = 1 + below(n);
         token.clear();
         parent.clear();
         depth.clear();
@@ -254,26 +223,27 @@ struct Fuzz {
         tree.token = token.data();
         tree.parent = parent.data();
         tree.depth = depth.data();
-        return dyspec_evaluate(&cache, &tree, nodes.data(), int32_t(nodes.size()), unread.data(),
-                               int32_t(unread.size()));
+        return dyspec_cache_evaluate(cache.get(), &tree, nodes.data(), int32_t(nodes.size()),
+                                     unread.data(), int32_t(unread.size()));
     }
 
     void check_refused(const Ints &nodes, int32_t code) {
-        const Ints old_seq = seq;
-        const std::vector<uint8_t> old_continued = continued;
-        const int32_t n_used = cache.n_used, n_past = cache.n_past;
+        const Ints old_seq = cache->seq;
+        const std::vector<uint8_t> old_continued = cache->continued;
+        const int32_t n_used = cache->n_used, n_past = cache->n_past;
         const size_t n_cells = llama.cells.size();
         CHECK(evaluate(nodes) == code);
-        CHECK(seq == old_seq && continued == old_continued && cache.n_used == n_used);
-        CHECK(cache.n_past == n_past && llama.cells.size() == n_cells);
+        CHECK(cache->seq == old_seq && cache->continued == old_continued &&
+              cache->n_used == n_used);
+        CHECK(cache->n_past == n_past && llama.cells.size() == n_cells);
     }
 
     // What must be refused: a stranger, a node twice, an orphan, too many nodes.
     void spoil(Ints nodes) {
-        if (n_leaves(nodes) > cache.n_seq) {
+        if (n_leaves(nodes) > cache->n_ids) {
             return; // it may run out of ids before
         }
-        const int32_t strangers[] = {-1, cache.tree_capacity, INT32_MAX, INT32_MIN};
+        const int32_t strangers[] = {-1, cache->tree_capacity, INT32_MAX, INT32_MIN};
         const int32_t kind = below(3);
         int32_t bad = strangers[below(4)];
         if (kind == 1) {
@@ -291,32 +261,58 @@ struct Fuzz {
         check_refused(nodes, DYSPEC_E_ARGUMENT);
     }
 
-    // As the package does it after a pass that failed.
     void take_back(int32_t length) {
-        llama.remove(-1, length, -1);
-        dyspec_forget(&cache, length);
+        CHECK(dyspec_cache_rewind(cache.get(), length) == length);
         text.resize(size_t(length));
         check_text();
     }
 
+    // Plainly, as a prompt is.
+    void read() {
+        Ints tokens;
+        for (int32_t n = 1 + below(cache->max_rows); n > 0; n--) {
+            tokens.push_back(next_token++);
+        }
+        llama.fails = below(4) == 0;
+        const int32_t code = dyspec_cache_read(cache.get(), tokens.data(), int32_t(tokens.size()));
+        CHECK(code == (llama.fails ? int32_t(DYSPEC_E_DECODE) : 0));
+        if (!llama.fails) {
+            text.insert(text.end(), tokens.begin(), tokens.end());
+        }
+        llama.fails = false;
+        check_text();
+    }
+
+    void time_pass() {
+        double seconds = -1;
+        llama.fails = below(4) == 0;
+        const int32_t length =
+            dyspec_cache_time_pass(cache.get(), 1 + below(cache->max_rows), &seconds);
+        CHECK(length == (llama.fails ? int32_t(DYSPEC_E_DECODE) : int32_t(text.size())));
+        CHECK(seconds >= 0);
+        llama.fails = false;
+        check_text();
+    }
+
     void check_text() const {
-        CHECK(cache.n_past == int32_t(text.size()) && cache.n_used == 1 && cache.n_seen == 0);
-        CHECK(llama.tokens(0) == text);
-        for (int32_t id = 1; id < cache.n_seq; id++) {
-            const Ints tokens = llama.tokens(id);
-            CHECK(int32_t(tokens.size()) >= shared[size_t(id)]);
+        CHECK(cache->n_past == int32_t(text.size()) && cache->n_used == 1 && cache->n_seen == 0);
+        const int32_t first_id = cache->first_id;
+        CHECK(llama.tokens(first_id) == text);
+        for (int32_t id = 1; id < cache->n_ids; id++) {
+            const Ints tokens = llama.tokens(first_id + id);
+            CHECK(int32_t(tokens.size()) == cache->shared[size_t(id)]);
             CHECK(tokens.size() <= text.size());
             CHECK(std::equal(tokens.begin(), tokens.end(), text.begin()));
         }
-        for (int32_t i = 0; i < cache.tree_capacity; i++) {
-            CHECK(seq[size_t(i)] == -1 && continued[size_t(i)] == 0 && row[size_t(i)] == 0);
+        for (size_t i = 0; i < cache->seq.size(); i++) {
+            CHECK(cache->seq[i] == -1 && cache->continued[i] == 0 && cache->row[i] == 0);
         }
     }
 
     // A random piece of the tree.  Returns whether the step can go on.
     bool decode(const Ints &nodes, const Ints &unread) {
         const int32_t n_needed = n_leaves(nodes);
-        if (n_needed > cache.n_seq) {
+        if (n_needed > cache->n_ids) {
             check_refused(nodes, DYSPEC_E_SEQUENCES);
             return true;
         }
@@ -333,17 +329,17 @@ struct Fuzz {
         }
         llama.fails = below(12) == 0;
         const int32_t n_rows = evaluate(nodes, unread);
-        text.assign(before.begin(), before.begin() + cache.n_past);
+        text.assign(before.begin(), before.begin() + cache->n_past);
         if (llama.fails) {
             llama.fails = false;
-            CHECK(n_rows == DYSPEC_E_DECODE && cache.decode_code == 2);
-            take_back(cache.n_past);
+            CHECK(n_rows == DYSPEC_E_DECODE && cache->decode_code == 2);
+            check_text();
             return false;
         }
-        CHECK(n_rows >= int32_t(nodes.size()) && n_rows <= cache.max_rows);
-        CHECK(text == before && cache.n_used == n_needed);
+        CHECK(n_rows >= int32_t(nodes.size()) && n_rows <= cache->max_rows);
+        CHECK(text == before && cache->n_used == n_needed);
         for (const int32_t node : nodes) {
-            CHECK(is_placed(node) && row[size_t(node)] != 0);
+            CHECK(is_placed(node) && cache->row[size_t(node)] != 0);
         }
         return true;
     }
@@ -366,26 +362,35 @@ struct Fuzz {
         for (size_t i = 0; i < n_kept; i++) {
             text.push_back(token[size_t(path[i])]);
         }
-        CHECK(dyspec_commit(&cache, path.data(), int32_t(path.size())) == int32_t(n_kept));
+        CHECK(dyspec_cache_commit(cache.get(), path.data(), int32_t(path.size())) ==
+              int32_t(n_kept));
         check_text();
     }
 
     void step() {
+        llama.first_id = cache->first_id;
+        llama.end_id = end_id();
+        if (below(8) == 0) {
+            read();
+        }
+        if (below(8) == 0) {
+            time_pass();
+        }
         grow();
-        check_orders();
+        check_order();
         Ints unread;
         for (int32_t n = below(4) ? below(3) : below(40); n > 0; n--) {
             unread.push_back(next_token++);
         }
-        Ints nodes = next_nodes(1 + below(std::min(cache.max_outputs, 8)));
-        if (n_leaves(nodes) > cache.n_seq) {
+        Ints nodes = next_nodes(1 + below(std::min(cache->max_outputs, 8)));
+        if (n_leaves(nodes) > cache->n_ids) {
             nodes = {0};
         }
         if (!decode(nodes, unread)) {
             return;
         }
         for (int32_t pass = below(6); pass > 0; pass--) {
-            nodes = next_nodes(1 + below(std::min(cache.max_outputs, 12)));
+            nodes = next_nodes(1 + below(std::min(cache->max_outputs, 12)));
             if (nodes.empty()) {
                 break;
             }
@@ -403,25 +408,16 @@ struct Fuzz {
         }
     }
 
-    void check_orders() {
+    void check_order() {
         const int32_t n = size();
-        const size_t n_words = (size_t(n) + 63) / 64;
         Ints scratch(2 * size_t(n)), order(static_cast<size_t>(n));
-        std::vector<uint64_t> mask(size_t(n) * n_words);
         CHECK(dyspec_depth_first(parent.data(), n, scratch.data(), order.data()) == n);
-        CHECK(dyspec_ancestor_mask(parent.data(), order.data(), n, scratch.data(), mask.data()) ==
-              n);
-        for (size_t i = 0; i < size_t(n); i++) {
-            const Ints path = path_to(order[i]);
-            for (size_t j = 0; j < size_t(n); j++) {
-                const bool bit = mask[i * n_words + j / 64] >> (j % 64) & 1;
-                CHECK(bit == (std::count(path.begin(), path.end(), order[j]) == 1));
-            }
+        for (size_t i = 1; i < size_t(n); i++) {
+            // Behind its parent, or behind all that is below a sibling.
+            const Ints before = path_to(order[i - 1]);
+            const int32_t above = parent[size_t(order[i])];
+            CHECK(std::count(before.begin(), before.end(), above) == 1);
         }
-        Ints wrong = order;
-        wrong[size_t(below(n))] = wrong[size_t(below(n))];
-        CHECK(dyspec_ancestor_mask(parent.data(), wrong.data(), n, scratch.data(), mask.data()) ==
-              (wrong == order ? n : int32_t(DYSPEC_E_ARGUMENT)));
         Ints loops = parent;
         const int32_t late = below(n);
         loops[size_t(late)] = late + below(3);
@@ -429,6 +425,23 @@ struct Fuzz {
               (late == 0 ? n : int32_t(DYSPEC_E_ARGUMENT)));
     }
 };
+
+void run(uint32_t seed) {
+    std::mt19937 rng(seed);
+    FakeLlama llama;
+    int32_t next_token = 1000;
+    std::vector<std::unique_ptr<Conversation>> all;
+    for (int32_t n = 1 + int32_t(rng() % 3), first_id = int32_t(rng() % 3); n > 0; n--) {
+        all.push_back(std::make_unique<Conversation>(rng, llama, next_token, first_id));
+        first_id = all.back()->end_id() + int32_t(rng() % 2);
+    }
+    for (size_t step = 0; step < 5 * all.size(); step++) {
+        all[rng() % all.size()]->step();
+        for (const auto &conversation : all) {
+            conversation->check_text();
+        }
+    }
+}
 
 } // namespace
 
@@ -440,15 +453,12 @@ int main(int argc, char **argv) {
     uint32_t seed = first;
     try {
         do {
-            Fuzz fuzz(seed++);
-            for (int32_t step = 0; step < 5; step++) {
-                fuzz.step();
-            }
+            run(seed++);
         } while (Clock::now() - started < limit);
     } catch (const std::exception &error) {
         std::printf("seed %u: %s\n", seed - 1, error.what());
         return 1;
     }
-    std::printf("%u conversations from seed %u on\n", seed - first, first);
+    std::printf("%u shared caches from seed %u on\n", seed - first, first);
     return 0;
 }

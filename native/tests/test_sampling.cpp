@@ -1,5 +1,5 @@
 #include "check.h"
-#include "dyspec.h"
+#include "sampling.h"
 
 #include <cmath>
 
@@ -29,13 +29,15 @@ struct Walk {
     std::vector<uint8_t> terminal = std::vector<uint8_t>(7);
     std::vector<std::vector<float>> logits;
     std::vector<uint64_t> rows;
-    std::vector<dyspec_candidate> data = std::vector<dyspec_candidate>(n_vocab);
     Chain chain;
     dyspec_tree tree{};
-    dyspec_sampler x{};
-    int32_t bonus = -1;
+    dyspec_sampler x;
+    std::vector<int32_t> tokens = std::vector<int32_t>(7);
+    int32_t bonus = -1, n_accepted = -1;
 
-    Walk() {
+    explicit Walk(bool has_chain = false)
+        : x(apply, accept, has_chain ? reinterpret_cast<llama_sampler *>(&chain) : nullptr, n_vocab,
+            0, true) {
         for (const int32_t t : token) {
             logits.emplace_back(n_vocab, 0.0f);
             logits.back()[size_t(t + 1) % n_vocab] = 1.0f;
@@ -48,16 +50,19 @@ struct Walk {
         tree.n_children = n_children.data();
         tree.terminal = terminal.data();
         tree.n_nodes = 7;
-        x.apply = apply;
-        x.accept = accept;
-        x.data = data.data();
-        x.n_vocab = n_vocab;
-        x.greedy = 1;
+    }
+
+    int32_t match() {
+        return dyspec_match(&x, &tree, rows.data(), 0, path.data(), tokens.data(), &n_accepted);
     }
 
     std::vector<int32_t> walk() {
-        const int32_t n = dyspec_match(&x, &tree, rows.data(), 0, path.data(), &bonus);
+        const int32_t n = match();
         CHECK(n > 0);
+        for (int32_t i = 1; i < n; i++) {
+            CHECK(tokens[size_t(i - 1)] == token[size_t(path[size_t(i)])]);
+        }
+        bonus = tokens[size_t(n - 1)];
         return {path.begin(), path.begin() + n};
     }
 };
@@ -68,19 +73,18 @@ using Ints = std::vector<int32_t>;
 
 TEST(a_walk_follows_the_targets_tokens) {
     Walk walk;
-    CHECK(walk.walk() == (Ints{0, 2, 4, 6}) && walk.bonus == 4);
+    CHECK(walk.walk() == (Ints{0, 2, 4, 6}) && walk.bonus == 4 && walk.n_accepted == 3);
     walk.terminal[6] = 1;
-    CHECK(walk.walk() == (Ints{0, 2, 4}) && walk.bonus == 3);
+    CHECK(walk.walk() == (Ints{0, 2, 4}) && walk.bonus == 3 && walk.n_accepted == 3);
     walk.rows[4] = 0;
-    CHECK(walk.walk() == (Ints{0, 2}) && walk.bonus == 2);
+    CHECK(walk.walk() == (Ints{0, 2}) && walk.bonus == 2 && walk.n_accepted == 1);
     walk.token[2] = 5;
     CHECK(walk.walk() == (Ints{0}) && walk.bonus == 1);
     CHECK(walk.x.seconds == 0.0 && walk.x.rows_seconds > 0.0);
 }
 
 TEST(a_chain_hears_every_token_that_is_emitted) {
-    Walk walk;
-    walk.x.chain = reinterpret_cast<llama_sampler *>(&walk.chain);
+    Walk walk(true);
     CHECK(walk.walk() == (Ints{0, 2, 4, 6}));
     CHECK(walk.chain.told == (Ints{1, 2, 3, 4}));
     CHECK(walk.x.seconds > 0.0 && walk.x.rows_seconds == 0.0);
@@ -88,17 +92,36 @@ TEST(a_chain_hears_every_token_that_is_emitted) {
     CHECK(walk.walk() == (Ints{0}) && walk.bonus == 3);
 }
 
+TEST(a_chain_that_forgets_is_told_nothing) {
+    Chain chain;
+    dyspec_sampler *x =
+        dyspec_sampler_create(apply, nullptr, reinterpret_cast<llama_sampler *>(&chain), 4, 1, 0);
+    const int32_t tokens[] = {1, 2};
+    dyspec_sampler_accept(x, tokens, 2);
+    CHECK(chain.told.empty());
+    dyspec_sampler_free(x);
+    dyspec_sampler_free(nullptr);
+    CHECK(dyspec_sampler_create(apply, accept, nullptr, 0, 1, 0) == nullptr);
+}
+
+TEST(what_the_chain_leaves) {
+    Walk walk(true);
+    walk.chain.first = 5;
+    std::vector<int32_t> ids(Walk::n_vocab);
+    std::vector<float> logits(Walk::n_vocab);
+    CHECK(dyspec_sampler_apply(&walk.x, walk.logits[1].data(), ids.data(), logits.data()) == 3);
+    CHECK(ids[0] == 5 && ids[2] == 7 && logits[2] == 0.0f);
+}
+
 TEST(what_cannot_be_chosen_from_is_refused) {
     for (const float bad : {NAN, INFINITY}) {
-        Walk walk;
-        walk.x.chain = reinterpret_cast<llama_sampler *>(&walk.chain);
+        Walk walk(true);
         walk.logits[2][6] = bad;
-        CHECK(dyspec_match(&walk.x, &walk.tree, walk.rows.data(), 0, walk.path.data(),
-                           &walk.bonus) == DYSPEC_E_NOT_FINITE);
+        CHECK(walk.match() == DYSPEC_E_NOT_FINITE);
     }
-    Walk walk;
-    std::fill(walk.logits[0].begin(), walk.logits[0].end(), -INFINITY);
-    CHECK(dyspec_sample(&walk.x, walk.logits[0].data(), 0) == DYSPEC_E_NOT_FINITE);
-    walk.x.chain = reinterpret_cast<llama_sampler *>(&walk.chain);
-    CHECK(dyspec_sample(&walk.x, walk.logits[0].data(), 0) == DYSPEC_E_NOT_FINITE);
+    for (const bool has_chain : {false, true}) {
+        Walk walk(has_chain);
+        std::fill(walk.logits[0].begin(), walk.logits[0].end(), -INFINITY);
+        CHECK(dyspec_sampler_sample(&walk.x, walk.logits[0].data(), 0) == DYSPEC_E_NOT_FINITE);
+    }
 }

@@ -20,9 +20,10 @@ from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.errors import DyspecError
-from dyspec_edge.llama import Batch, Context, Model, backend_sampler
+from dyspec_edge.llama import Context, Model, backend_sampler
 from dyspec_edge.native.library import DEVICE_FUNCTIONS
 from tests import tiny
+from tests.batches import Batch, clear
 from tests.conftest import TinyPair
 from tests.decoding import model_drafter, open_context, opened_decoder, reply, steps
 from tests.engines import opened as opened_engine
@@ -93,16 +94,16 @@ def test_candidates_of_a_pass(
     batch = Batch(context.max_rows)
     fill(batch, num_sequences)
     rows = np.flatnonzero(batch.output[: batch.size]).tolist()
-    context.decode(batch)
+    batch.decode(context)
     wanted = on_host(context, len(rows), limit)
     assert context.attach_candidates(num_vocab=limit, k=K)
     for _ in range(2):
-        context.clear()
-        context.decode(batch)
+        clear(context)
+        batch.decode(context)
         assert_same(on_device(context, rows), wanted)
     context.detach_candidates()
-    context.clear()
-    context.decode(batch)
+    clear(context)
+    batch.decode(context)
     assert_same(on_host(context, len(rows), limit), wanted)
 
 
@@ -122,8 +123,8 @@ def test_other_sequences_in_every_pass(opened: Opened, tiny_target: Path) -> Non
                 output=True,
             )
         for context in (host, device):
-            context.clear()
-            context.decode(batch)
+            clear(context)
+            batch.decode(context)
         rows = range(3, batch.size)
         assert_same(on_device(device, [*rows]), on_host(host, len(rows), NUM_VOCAB))
 
@@ -133,11 +134,11 @@ def test_rows_that_all_sequences_share(opened: Opened, tiny_target: Path) -> Non
     context = opened(tiny_target, 16)
     batch = Batch(context.max_rows)
     batch.add([5, 6, 7, 8], 0, range(16), output=True)
-    context.decode(batch)
+    batch.decode(context)
     wanted = on_host(context, 4, NUM_VOCAB)
     assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
-    context.clear()
-    context.decode(batch)
+    clear(context)
+    batch.decode(context)
     assert_same(on_device(context, [0, 1, 2, 3]), wanted)
 
 
@@ -146,7 +147,7 @@ def test_logits_stay_where_they_are(opened: Opened, tiny_target: Path) -> None:
     batch = Batch(context.max_rows)
     batch.add([5], 0, output=True)
     assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
-    context.decode(batch)
+    batch.decode(context)
     ids, logits, _ = on_device(context, [0])
     row = context.row_view(context.logits_address())
     assert not np.array_equal(row[ids[0]], logits[0])
@@ -156,11 +157,11 @@ def test_a_vocabulary_smaller_than_k(opened: Opened, tiny_six: TinyPair) -> None
     context = opened(tiny_six.target)
     batch = Batch(context.max_rows)
     batch.add([1, 3, 4], 0, output=True)
-    context.decode(batch)
+    batch.decode(context)
     wanted = on_host(context, 3, 6)
     assert context.attach_candidates(num_vocab=6, k=K)
-    context.clear()
-    context.decode(batch)
+    clear(context)
+    batch.decode(context)
     found = on_device(context, [0, 1, 2])
     assert_same(found, wanted)
     assert (found[0][:, 6:] == -1).all()
@@ -175,13 +176,13 @@ def test_logits_that_are_no_numbers(
     context = opened(tiny.write_model(tmp_path / "broken.gguf", bias=bias))
     batch = Batch(context.max_rows)
     batch.add([1, 270], 0, output=True)
-    context.decode(batch)
+    batch.decode(context)
     row = context.row_view(context.logits_address())
     np.testing.assert_array_equal(row[300], value)
     wanted = None if fails else on_host(context, 2, NUM_VOCAB)
     assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
-    context.clear()
-    context.decode(batch)
+    clear(context)
+    batch.decode(context)
     if wanted is None:
         with pytest.raises(DyspecError, match="row 0 of the logits holds NaN"):
             on_device(context, [0, 1])
@@ -195,7 +196,7 @@ def test_a_row_that_wanted_no_logits(opened: Opened, tiny_target: Path) -> None:
     batch.add([5, 6], 0, output=False)
     batch.output[1] = 1
     assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
-    context.decode(batch)
+    batch.decode(context)
     on_device(context, [1])
     with pytest.raises(DyspecError, match="no samples for a row"):
         on_device(context, [0])
@@ -253,12 +254,12 @@ def test_the_host_does_it_where_the_device_lacks_an_operation(
     with caplog.at_level(logging.DEBUG):
         batch = Batch(context.max_rows)
         batch.add([5, 6], 0, output=True)
-        context.decode(batch)
+        batch.decode(context)
         wanted = on_host(context, 2, NUM_VOCAB)
         monkeypatch.setattr(backend_sampler, "_address", address)
         assert not context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
-        context.clear()
-        context.decode(batch)
+        clear(context)
+        batch.decode(context)
         assert_same(on_host(context, 2, NUM_VOCAB), wanted)
     assert "the device lacks an operation" in caplog.messages[-1]
 

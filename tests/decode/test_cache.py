@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import Cancelled, DecodeError, DyspecError
 from dyspec_edge.native import depth_first
@@ -85,18 +85,18 @@ def grown(grow: Grow, root: int, seed: int = 0) -> TokenTree:
     return tree
 
 
-def copy_rows(cache: TreeCache, nodes: Sequence[int]) -> dict[int, Rows]:
+def copy_rows(cache: Cache, nodes: Sequence[int]) -> dict[int, Rows]:
     """The logits of nodes that the last pass evaluated."""
     return {node: cache.context.row_view(int(cache.rows[node])).copy() for node in nodes}
 
 
-def depth_first_pass(cache: TreeCache, tree: TokenTree) -> dict[int, Rows]:
+def depth_first_pass(cache: Cache, tree: TokenTree) -> dict[int, Rows]:
     order = depth_first(tree.parent, tree.size)
     cache.evaluate(tree, order)
     return copy_rows(cache, order.tolist())
 
 
-def layered_passes(cache: TreeCache, tree: TokenTree) -> dict[int, Rows]:
+def layered_passes(cache: Cache, tree: TokenTree) -> dict[int, Rows]:
     rows: dict[int, Rows] = {}
     for depth in range(int(tree.depth[: tree.size].max()) + 1):
         layer = np.flatnonzero(tree.depth[: tree.size] == depth).astype(np.int32)
@@ -105,7 +105,7 @@ def layered_passes(cache: TreeCache, tree: TokenTree) -> dict[int, Rows]:
     return rows
 
 
-def scattered_passes(cache: TreeCache, tree: TokenTree) -> dict[int, Rows]:
+def scattered_passes(cache: Cache, tree: TokenTree) -> dict[int, Rows]:
     """Batches as lazy evaluation asks for them: some nodes whose parents are done, any order."""
     rng = np.random.default_rng(5)
     cache.evaluate(tree, np.zeros(1, np.int32))
@@ -142,26 +142,26 @@ def reference(tiny_target: Path) -> Iterator[PlainReference]:
 
 
 @pytest.fixture(scope="module")
-def wide(tiny_target: Path) -> Iterator[TreeCache]:
+def wide(tiny_target: Path) -> Iterator[Cache]:
     """A cache for 200 leaves."""
     with opened_cache(tiny_target, num_ctx=768, num_sequences=200, capacity=CAPACITY) as cache:
         yield cache
 
 
 @pytest.fixture
-def cache(wide: TreeCache) -> TreeCache:
+def cache(wide: Cache) -> Cache:
     wide.context.abort_flag.clear()
-    wide.clear()
+    wide.rewind(0)
     return wide
 
 
 @pytest.mark.parametrize("passes", [depth_first_pass, layered_passes, scattered_passes])
 @pytest.mark.parametrize("grow", SHAPES)
 def test_every_node_sees_exactly_its_path(
-    cache: TreeCache,
+    cache: Cache,
     reference: PlainReference,
     grow: Grow,
-    passes: Callable[[TreeCache, TokenTree], dict[int, Rows]],
+    passes: Callable[[Cache, TokenTree], dict[int, Rows]],
 ) -> None:
     prefix = text(20)
     cache.prefill(prefix)
@@ -198,9 +198,9 @@ def test_sliding_windows_can_be_rewound(tiny_sliding: TinyPair) -> None:
 
 @pytest.mark.parametrize("passes", [depth_first_pass, layered_passes, scattered_passes])
 def test_a_commit_leaves_what_a_fresh_prefill_would(
-    cache: TreeCache,
+    cache: Cache,
     reference: PlainReference,
-    passes: Callable[[TreeCache, TokenTree], dict[int, Rows]],
+    passes: Callable[[Cache, TokenTree], dict[int, Rows]],
 ) -> None:
     rng = np.random.default_rng(3)
     expected = text(20)
@@ -218,9 +218,7 @@ def test_a_commit_leaves_what_a_fresh_prefill_would(
         assert np.abs(evaluate_root(cache, 300) - wanted).max() < CLOSE
 
 
-def test_what_was_not_evaluated_is_not_committed(
-    cache: TreeCache, reference: PlainReference
-) -> None:
+def test_what_was_not_evaluated_is_not_committed(cache: Cache, reference: PlainReference) -> None:
     """A draft's leaves are never evaluated; they are read with the next root."""
     prefix = text(20)
     cache.prefill(prefix)
@@ -262,7 +260,7 @@ def test_more_unread_tokens_than_a_pass_takes(tiny_target: Path) -> None:
 def test_padding_changes_nothing(
     tiny_target: Path,
     reference: PlainReference,
-    passes: Callable[[TreeCache, TokenTree], dict[int, Rows]],
+    passes: Callable[[Cache, TokenTree], dict[int, Rows]],
 ) -> None:
     rng = np.random.default_rng(4)
     expected = text(20)
@@ -281,7 +279,7 @@ def test_padding_changes_nothing(
         assert np.abs(evaluate_root(cache, 300) - wanted).max() < CLOSE
 
 
-def test_padding_goes_no_further_than_the_last_size(cache: TreeCache) -> None:
+def test_padding_goes_no_further_than_the_last_size(cache: Cache) -> None:
     cache.prefill(text(20))
     tree = grown(star, root=300)
     cache.pad_to((1, 4))
@@ -291,7 +289,7 @@ def test_padding_goes_no_further_than_the_last_size(cache: TreeCache) -> None:
     assert cache.num_rows - before == tree.size > 4
 
 
-def test_prefill_reads_only_what_is_new(cache: TreeCache, reference: PlainReference) -> None:
+def test_prefill_reads_only_what_is_new(cache: Cache, reference: PlainReference) -> None:
     first = text(60)
     assert cache.prefill(first) == 0
     assert cache.prefill(first) == 60
@@ -318,7 +316,7 @@ def test_a_long_prompt_is_read_in_pieces(tiny_target: Path) -> None:
     plain.close()
 
 
-def test_rewind_forgets_the_end_and_the_tree(cache: TreeCache, reference: PlainReference) -> None:
+def test_rewind_forgets_the_end_and_the_tree(cache: Cache, reference: PlainReference) -> None:
     prefix = text(50)
     cache.prefill(prefix)
     cache.evaluate(tree := grown(bushy, root=300), depth_first(tree.parent, tree.size))
@@ -332,9 +330,7 @@ def test_rewind_forgets_the_end_and_the_tree(cache: TreeCache, reference: PlainR
     assert np.abs(evaluate_root(cache, 1) - reference.logits([1])[-1]).max() < CLOSE
 
 
-def test_timing_a_pass_leaves_the_cache_as_it_was(
-    cache: TreeCache, reference: PlainReference
-) -> None:
+def test_timing_a_pass_leaves_the_cache_as_it_was(cache: Cache, reference: PlainReference) -> None:
     prefix = text(30)
     cache.prefill(prefix)
     for num_rows in (1, 5, 9):
@@ -344,7 +340,7 @@ def test_timing_a_pass_leaves_the_cache_as_it_was(
     assert_rows_are_right(reference, prefix, tree, depth_first_pass(cache, tree))
 
 
-def test_totals_count_passes_and_rows(cache: TreeCache) -> None:
+def test_totals_count_passes_and_rows(cache: Cache) -> None:
     cache.prefill(text(30))
     passes, rows, seconds = cache.num_passes, cache.num_rows, cache.decode_seconds
     tree = grown(binary, root=301)
@@ -354,7 +350,7 @@ def test_totals_count_passes_and_rows(cache: TreeCache) -> None:
 
 
 def assert_goes_on_exactly(
-    cache: TreeCache, reference: PlainReference, prefix: Sequence[int], tree: TokenTree
+    cache: Cache, reference: PlainReference, prefix: Sequence[int], tree: TokenTree
 ) -> None:
     """After a failure: prefix kept, and the very same tree works, commit included."""
     assert cache.tokens == list(prefix)
@@ -367,7 +363,7 @@ def assert_goes_on_exactly(
     assert np.abs(evaluate_root(cache, 300) - wanted).max() < CLOSE
 
 
-def test_an_aborted_pass_is_undone(cache: TreeCache, reference: PlainReference) -> None:
+def test_an_aborted_pass_is_undone(cache: Cache, reference: PlainReference) -> None:
     prefix = text(20)
     cache.prefill(prefix)
     tree = grown(bushy, root=300)
@@ -379,7 +375,7 @@ def test_an_aborted_pass_is_undone(cache: TreeCache, reference: PlainReference) 
 
 
 def test_an_aborted_layer_takes_the_whole_tree_along(
-    cache: TreeCache, reference: PlainReference
+    cache: Cache, reference: PlainReference
 ) -> None:
     prefix = text(20)
     cache.prefill(prefix)
@@ -449,7 +445,8 @@ def test_more_rows_than_a_batch_holds_is_an_error(
     for node in range(600):
         tree.add(node, 301, 0.5)
     with opened_cache(tiny_target, num_ctx=1024, num_sequences=64, capacity=64) as small:
-        cache = TreeCache(small.context, 700)
+        small.close()
+        cache = Cache(small.context, 700)
         cache.prefill(prefix)
         with pytest.raises((ValueError, DecodeError)):
             depth_first_pass(cache, tree)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dyspec_edge.decode import cost
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import CostCurve, LiveCurve, chain_rate, measure_curve
 
 CURVE = CostCurve((1, 2, 4, 8, 16), (1.0, 1.2, 1.6, 2.4, 4.0))
@@ -141,7 +141,7 @@ def test_sizes_that_are_dearer_than_a_larger_one_are_left_out(
     """As on a machine whose kernels work on blocks of sixteen rows."""
     truth = CostCurve((1, 8, 12, 16, 20, 64), (0.01, 0.04, 0.05, 0.035, 0.036, 0.1))
     cache = FakeCache(truth, monkeypatch)
-    curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES)
+    curve = measure_curve(cast(Cache, cache), cost.TARGET_SIZES)
     assert not {8, 12} & set(curve.sizes)
     assert curve.sizes[0] == 1
     assert {16, 20, 64} <= set(curve.sizes)
@@ -169,7 +169,7 @@ def test_passes_are_filled_where_a_larger_one_is_cheaper(
     """Three rows for the price of more than four, by more than passes of a size differ."""
     truth = CostCurve((1, 2, 3, 4, 5, 64), (0.01, 0.011, 0.012 * three, 0.012, 0.013, 0.1))
     cache = FakeCache(truth, monkeypatch)
-    curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES)
+    curve = measure_curve(cast(Cache, cache), cost.TARGET_SIZES)
     assert 3 not in curve.sizes
     assert curve.padded == padded
     assert curve.pass_sizes == (curve.sizes if padded else ())
@@ -187,7 +187,7 @@ def test_one_row_is_measured_at_both_ends(monkeypatch: pytest.MonkeyPatch, plain
         cache.now = before + truth.at(num_rows) * (2.6 if set(cache.sizes) == {1} else 1.0)
         return cache.now - before
 
-    curve = measure_curve(cast(TreeCache, SimpleNamespace(time_pass=disturbed)), cost.TARGET_SIZES)
+    curve = measure_curve(cast(Cache, SimpleNamespace(time_pass=disturbed)), cost.TARGET_SIZES)
     assert curve.at(1) == pytest.approx(plain)
 
 
@@ -206,7 +206,7 @@ def test_measuring_takes_seconds(
     truth = CostCurve((1, 64), (plain, plain * (2 if streamed else 15)))
     cache = FakeCache(truth, monkeypatch)
     done: list[float] = []
-    curve = measure_curve(cast(TreeCache, cache), cost.TARGET_SIZES, done.append)
+    curve = measure_curve(cast(Cache, cache), cost.TARGET_SIZES, done.append)
     assert curve.sizes == sizes
     assert not curve.padded, "no size costs more than a larger one"
     assert [curve.at(n) for n in sizes] == pytest.approx([truth.at(n) for n in sizes])

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from dyspec_edge.decode import cost
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import PassCosts
 
 
@@ -28,8 +28,8 @@ def measure(
     """The progress that was reported, and the costs."""
     progress: list[float] = []
     costs = cost.measure(
-        cast(TreeCache, target),
-        cast(TreeCache, draft) if draft else None,
+        cast(Cache, target),
+        cast(Cache, draft) if draft else None,
         sizes,
         progress.append,
     )

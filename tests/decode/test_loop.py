@@ -6,21 +6,24 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from ctypes import CFUNCTYPE, c_int32, c_void_p, cast
+from ctypes import CFUNCTYPE, c_int32, c_void_p
 from functools import cache
 from itertools import count, product
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.stats import chisquare
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.errors import Cancelled, DyspecError
-from dyspec_edge.native.library import BatchStruct
+from dyspec_edge.llama import Context
+from dyspec_edge.llama.context import function_address
+from dyspec_edge.native import address_of
 from tests import tiny
 from tests.conftest import PairFactory, TinyPair
 from tests.decoding import PlainReference, model_drafter, opened_decoder, reply, steps
@@ -182,14 +185,14 @@ def test_an_interrupt_right_after_the_native_call(
     tiny_pair: TinyPair, plain: PlainTexts, monkeypatch: pytest.MonkeyPatch, interrupted: int
 ) -> None:
     """A signal that comes during a pass is raised when Python goes on: nothing is noted yet."""
-    text, hold, calls = prompt(), TreeCache.hold, count()
+    text, note, calls = prompt(), Cache.note_committed, count()
 
-    def interrupting(cache: TreeCache, tokens: Sequence[int]) -> None:
+    def interrupting(cache: Cache, tokens: Sequence[int]) -> None:
         if next(calls) == interrupted:
             raise KeyboardInterrupt
-        hold(cache, tokens)
+        note(cache, tokens)
 
-    monkeypatch.setattr(TreeCache, "hold", interrupting)
+    monkeypatch.setattr(Cache, "note_committed", interrupting)
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
         with pytest.raises(KeyboardInterrupt):
             reply(decoder, text, GREEDY, seed=0, max_tokens=40)
@@ -414,31 +417,37 @@ def until_cancelled(decoder: Conversation, text: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("who", ["target", "draft"])
 def test_an_abort_at_any_moment_leaves_both_caches_right(
-    tiny_pair: TinyPair, plain: PlainTexts, who: str
+    tiny_pair: TinyPair, plain: PlainTexts, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """The flag is set inside a pass: the n-th decode of a context is aborted, for n = 1, 2, ..."""
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
+    calls = aborted_call = 0
+    watched: list[Context] = []
+
+    def aborting(handle: int, batch: llama_cpp.llama_batch) -> int:
+        nonlocal calls
+        if watched and handle == address_of(watched[0]._context):
+            calls += 1
+            if calls == aborted_call:
+                watched[0].abort_flag.set()
+        return int(llama_cpp.llama_decode(handle, batch))
+
+    callback = CFUNCTYPE(c_int32, c_void_p, llama_cpp.llama_batch)(aborting)
+    resolve = function_address
+
+    def address(name: str) -> int:
+        return address_of(callback) if name == "decode" else resolve(name)
+
+    monkeypatch.setattr("dyspec_edge.llama.context.function_address", address)
     with opened_decoder(tiny_pair, "dyspec:16") as decoder:
         drafter = model_drafter(decoder)
-        cache_of = decoder.target if who == "target" else drafter.cache
-        context, functions = cache_of.context, cache_of._cells.struct.llama
-        kind = CFUNCTYPE(c_int32, c_void_p, BatchStruct)
-        decode, address = kind(functions.decode), functions.decode
+        context = (decoder.target if who == "target" else drafter.cache).context
+        watched.append(context)
         for nth in range(1, 9):
-            calls = 0
-
-            def aborting(handle: int, batch: BatchStruct, nth: int = nth) -> int:
-                nonlocal calls
-                calls += 1
-                if calls == nth:
-                    context.abort_flag.set()
-                return int(decode(handle, batch))
-
-            callback = kind(aborting)
-            functions.decode = cast(callback, c_void_p).value
+            calls, aborted_call = 0, nth
             out = until_cancelled(decoder, text)
-            functions.decode = address
+            aborted_call = 0
             context.abort_flag.clear()
             assert calls == nth
             assert out == wanted[: len(out)]

@@ -148,8 +148,9 @@ CASES = {
 @pytest.mark.parametrize("params", CASES.values(), ids=CASES.keys())
 def test_the_chain_leaves_the_described_distribution(model: Model, params: SamplingParams) -> None:
     with closing(Sampler(model, params, seed=1, prompt=WRITTEN[:6])) as sampler:
-        for token in WRITTEN[6:]:
-            sampler.accept(token)
+        for token in WRITTEN[6:10]:
+            sampler.accept([token])
+        sampler.accept(WRITTEN[10:])
         for seed in range(40):
             row = make_row(seed)
             ids, probs = sampler.distribution(row.ctypes.data)

@@ -368,7 +368,7 @@ def test_match_emits_the_targets_own_draws(model: Model, params: SamplingParams)
             last = ROOT
             for offset, token in enumerate(emitted):
                 assert token == sampler.sample(TARGET[last].ctypes.data, 5 + offset)
-                sampler.accept(token)
+                sampler.accept([token])
                 last = token
         assert path == tree.path(path[-1])
         child = tree.child(path[-1], emitted[-1])

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.load.calibration import ACCEPTANCES, Calibration, Calibrator, Shelf, file_key
@@ -29,8 +29,8 @@ class SteadyCache:
         return 0.1 * self.factor * self.curve.at(num_rows)
 
 
-def as_cache(cache: SteadyCache) -> TreeCache:
-    return cast(TreeCache, cache)
+def as_cache(cache: SteadyCache) -> Cache:
+    return cast(Cache, cache)
 
 
 @pytest.fixture

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
+from dyspec_edge.decode.cache import Cache
+from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import OptionError
-from dyspec_edge.llama import Batch, Context
+from dyspec_edge.llama import Context
 from dyspec_edge.load.check import DEFAULT_BOUND, CheckReport, compare_passes
 from tests.conftest import TinyPair
 from tests.engines import tiny_config
@@ -62,15 +66,15 @@ def test_an_adapter_is_part_of_the_target(tiny_target: Path, tmp_path: Path) -> 
 def test_a_backend_that_errs_in_large_passes_is_found(
     tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    original = Batch.add
+    original = Cache.evaluate
 
-    def off_by_one(self: Batch, tokens: Sequence[int], first: int, *, output: bool) -> None:
-        original(self, tokens, first, output=output)
-        if output and len(tokens) == 16 and next(turns) == role:
-            self.token[3] += 1  # as if row 3 had been computed with its neighbour's data
+    def off_by_one(self: Cache, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+        if len(nodes) == 16 and next(turns) == role:
+            tree.token[3] += 1  # as if row 3 had been computed with its neighbour's data
+        original(self, tree, nodes)
 
     turns = iter(["target", "draft"])
-    monkeypatch.setattr(Batch, "add", off_by_one)
+    monkeypatch.setattr(Cache, "evaluate", off_by_one)
     for report in compare_passes(tiny_config(*tiny_pair)):
         assert report.ok == (report.role != role)
         if report.role == role:

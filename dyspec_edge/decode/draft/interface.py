@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cache import TreeCache
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import TokenTree
 
@@ -52,7 +52,7 @@ class Drafter(Protocol):
     temperature: float | None = None
 
     @property
-    def shared_cache(self) -> TreeCache | None:
+    def shared_cache(self) -> Cache | None:
         """The cache that holds the target's text and tree token for token, if there is one.
 
         Native code may commit the accepted path there together with the target's; `commit`, which

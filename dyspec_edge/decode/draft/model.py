@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cache import TreeCache, common_prefix
+from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.draft.interface import Drafter, DraftTotals
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import TokenTree
@@ -45,7 +45,7 @@ class ModelDrafter(Drafter):
 
     def __init__(
         self,
-        cache: TreeCache,
+        cache: Cache,
         *,
         num_ctx: int,
         vocab_limit: int,
@@ -62,12 +62,12 @@ class ModelDrafter(Drafter):
         self._substitute = substitute
         never = np.unique(np.asarray(excluded, np.int32))
         address = native.lib.dyspec_drafter_create(
-            cache.address,
+            cache.handle.address,
             self._vocab_limit,
             native.pointer(never, np.int32, len(never)),
             len(never),
         )
-        self._handle = native.Handle(address, native.lib.dyspec_drafter_free)
+        self._handle = native.Handle(address, native.lib.dyspec_drafter_free, uses=[cache.handle])
         self._pass_rows = np.zeros(cache.tree_capacity, np.int32)
         self._pass_seconds = np.zeros(cache.tree_capacity)
         self._step: tuple[TokenTree, Ranking] | None = None  # what native code works on
@@ -78,7 +78,7 @@ class ModelDrafter(Drafter):
         self._find()
 
     @property
-    def shared_cache(self) -> TreeCache | None:
+    def shared_cache(self) -> Cache | None:
         """The draft's own: its tokens are the target's."""
         return self.cache
 
@@ -208,6 +208,7 @@ class ModelDrafter(Drafter):
         """Close the draft's context.  Idempotent."""
         self._handle.close()
         self.cache.close()
+        self.cache.context.close()
 
     def _find(self) -> None:
         """Tell native code where the candidates are found."""
@@ -236,7 +237,7 @@ class ModelDrafter(Drafter):
 
     def _check(self, code: int) -> None:
         assert self._step is not None
-        self.cache.hold(self._unread)
+        self.cache.note_committed(self._unread)
         if code <= FIRST_BAD_ROW:
             what = f"row {FIRST_BAD_ROW - code} of the draft's logits"
             raise not_finite(what, on_device=self.cache.context.candidates is not None)

@@ -1,5 +1,4 @@
-// Where the nodes of a tree live in a cache whose only mask is sequence membership, and the masks
-// and orders of trees.
+// Which sequence ids the nodes of a tree carry in a cache whose only mask is membership of them.
 #include "dyspec.h"
 
 #include <algorithm>
@@ -7,7 +6,7 @@
 namespace dyspec {
 namespace {
 
-struct Placing {
+struct Assignment {
     const int32_t *nodes;
     int32_t n;
     const int32_t *parent;
@@ -131,73 +130,24 @@ using namespace dyspec;
 
 extern "C" {
 
-int32_t dyspec_place(const int32_t *nodes, int32_t n, const int32_t *parent, const int32_t *depth,
-                     int32_t capacity, int32_t *seq, uint8_t *continued, int32_t *n_used,
-                     int32_t n_seq, int32_t *row_of, int32_t *offsets, int32_t *ids,
-                     int32_t *copies) {
+int32_t dyspec_assign_sequences(const int32_t *nodes, int32_t n, const int32_t *parent,
+                                const int32_t *depth, int32_t capacity, int32_t *seq,
+                                uint8_t *continued, int32_t *n_used, int32_t n_seq, int32_t *row_of,
+                                int32_t *offsets, int32_t *ids, int32_t *copies) {
     if (n < 0 || n_seq < 1 || capacity < 1 || *n_used < 0) {
         return DYSPEC_E_ARGUMENT;
     }
     std::fill(row_of, row_of + capacity, -1);
-    Placing placing{nodes,     n,     parent, depth,   capacity, seq,
-                    continued, n_seq, row_of, *n_used, seq[0]};
+    Assignment assignment{nodes,     n,     parent, depth,   capacity, seq,
+                          continued, n_seq, row_of, *n_used, seq[0]};
     int32_t error = 0;
-    const int32_t n_placed = placing.assign(&error);
+    const int32_t n_placed = assignment.assign(&error);
     if (error < 0) {
-        placing.undo(n_placed);
+        assignment.undo(n_placed);
         return error;
     }
-    *n_used = placing.used;
-    return placing.write(offsets, ids, copies);
-}
-
-int32_t dyspec_depth_first(const int32_t *parent, int32_t n, int32_t *scratch, int32_t *order) {
-    int32_t *size = scratch;     // of the subtree below and with each node
-    int32_t *next = scratch + n; // where the node's next child's subtree begins
-    for (int32_t i = 0; i < n; i++) {
-        if (i > 0 && (parent[i] < 0 || parent[i] >= i)) {
-            return DYSPEC_E_ARGUMENT;
-        }
-        size[i] = 1;
-    }
-    for (int32_t i = n - 1; i > 0; i--) {
-        size[parent[i]] += size[i];
-    }
-    for (int32_t i = 0; i < n; i++) {
-        int32_t at = 0;
-        if (i > 0) {
-            at = next[parent[i]];
-            next[parent[i]] += size[i];
-        }
-        order[at] = i;
-        next[i] = at + 1;
-    }
-    return n;
-}
-
-int32_t dyspec_ancestor_mask(const int32_t *parent, const int32_t *order, int32_t n,
-                             int32_t *scratch, uint64_t *mask) {
-    const int64_t n_words = (int64_t(n) + 63) / 64;
-    int32_t *row_of = scratch;
-    std::fill(row_of, row_of + n, -1);
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t node = order[i];
-        if (node < 0 || node >= n || row_of[node] >= 0) {
-            return DYSPEC_E_ARGUMENT;
-        }
-        uint64_t *row = mask + i * n_words;
-        if (parent[node] >= 0) {
-            if (parent[node] >= n || row_of[parent[node]] < 0) {
-                return DYSPEC_E_ARGUMENT;
-            }
-            std::copy_n(mask + row_of[parent[node]] * n_words, n_words, row);
-        } else {
-            std::fill_n(row, n_words, 0);
-        }
-        row[i / 64] |= uint64_t(1) << (i % 64);
-        row_of[node] = i;
-    }
-    return n;
+    *n_used = assignment.used;
+    return assignment.write(offsets, ids, copies);
 }
 
 } // extern "C"

@@ -1,4 +1,4 @@
-"""Sequence ids, orders and masks of trees, against a model of the cache's visibility rule."""
+"""Sequence ids and orders of trees, against a model of the cache's visibility rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dyspec_edge.native.library import OUT_OF_SEQUENCES, lib, pointer
 Ints = npt.NDArray[np.int32]
 
 
-class Placement(NamedTuple):
+class Assignment(NamedTuple):
     """Sequence ids of the rows of one batch.
 
     Attributes:
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     num_used: int
 
 
-def place(
+def assign(
     nodes: Ints,
     parent: Ints,
     depth: Ints,
@@ -45,7 +45,7 @@ def place(
     continued: npt.NDArray[np.uint8],
     num_used: int,
     num_seq: int,
-) -> Placement:
+) -> Assignment:
     """Give the nodes of one batch their sequence ids.
 
     A node's first child continues on its id, a later child takes the next unused id.  The root
@@ -71,7 +71,7 @@ def place(
     ids = np.empty(n * max(num_seq, 1), np.int32)
     copies = np.empty((n, 3), np.int32)
     used = c_int32(num_used)
-    num_copies = lib.dyspec_place(
+    num_copies = lib.dyspec_assign_sequences(
         pointer(nodes, np.int32, n),
         n,
         pointer(parent, np.int32, capacity),
@@ -93,7 +93,7 @@ def place(
         )
     if num_copies < 0:
         raise ValueError(f"nodes {nodes.tolist()} cannot be placed in this order")
-    return Placement(offsets, ids[: offsets[n]], copies[:num_copies], used.value)
+    return Assignment(offsets, ids[: offsets[n]], copies[:num_copies], used.value)
 
 
 def random_tree(seed: int, n: int, branching: float) -> tuple[Ints, Ints]:
@@ -125,14 +125,14 @@ class Cache:
         self.used = 1
         self.cells: dict[int, set[int]] = {}
 
-    def place(self, nodes: Ints) -> Placement:
-        return place(
+    def assign(self, nodes: Ints) -> Assignment:
+        return assign(
             nodes, self.parent, self.depth, self.seq, self.continued, self.used, self.num_seq
         )
 
     def decode(self, nodes: Ints) -> None:
         """Place, copy and decode one batch, and check what its rows see."""
-        offsets, ids, copies, self.used = self.place(nodes)
+        offsets, ids, copies, self.used = self.assign(nodes)
         for source, new, last in copies.tolist():
             for node, members in self.cells.items():
                 if source in members and self.depth[node] <= last:
@@ -182,19 +182,15 @@ TREES = st.builds(random_tree, st.integers(0, 10_000), st.integers(1, 70), st.fl
 
 @settings(max_examples=100, deadline=None)
 @given(TREES, st.integers(0, 3))
-def test_one_batch_sees_what_the_ancestor_mask_says(tree: tuple[Ints, Ints], spare: int) -> None:
+def test_one_batch_sees_every_node_with_its_ancestors(tree: tuple[Ints, Ints], spare: int) -> None:
     parent, depth = tree
     cache = Cache(parent, depth, num_leaves(parent) + spare)
     cache.decode(np.arange(len(parent), dtype=np.int32))
     assert cache.used == num_leaves(parent)
     assert cache.cells[0] == set(range(cache.used)), "the root carries all ids that are taken"
     n = len(parent)
-    order = native.depth_first(parent, n)
-    mask = native.ancestor_mask(parent, order, n)
-    for i, node in enumerate(order.tolist()):
-        visible = cache.seen(node, int(cache.seq[node]))
-        bits = {j for j in range(n) if int(mask[i, j // 64]) >> (j % 64) & 1}
-        assert {int(order[j]) for j in bits} == visible
+    for node in range(n):
+        assert cache.seen(node, int(cache.seq[node])) == ancestors(parent, node)
 
 
 @settings(max_examples=100, deadline=None)
@@ -222,11 +218,11 @@ def test_a_fresh_id_takes_over_the_cached_path() -> None:
     parent = np.array([-1, 0, 1, 2, 2, 4], np.int32)
     depth = np.array([0, 1, 2, 3, 3, 4], np.int32)
     cache = Cache(parent, depth, 4)
-    first = cache.place(np.array([0, 1, 2, 3], np.int32))
+    first = cache.assign(np.array([0, 1, 2, 3], np.int32))
     assert first.ids.tolist() == [0, 0, 0, 0]
     assert first.copies.tolist() == []
     cache.used = first.num_used
-    second = cache.place(np.array([4, 5], np.int32))
+    second = cache.assign(np.array([4, 5], np.int32))
     assert second.copies.tolist() == [[0, 1, 2]]
     assert second.ids.tolist() == [1, 1]
     assert second.num_used == 2
@@ -235,7 +231,7 @@ def test_a_fresh_id_takes_over_the_cached_path() -> None:
 def test_the_root_counts_as_placed_by_convention() -> None:
     parent, depth = np.array([-1, 0, 0], np.int32), np.array([0, 1, 1], np.int32)
     seq = np.array([0, -1, -1], np.int32)
-    placed = place(np.array([1, 2], np.int32), parent, depth, seq, np.zeros(3, np.uint8), 1, 2)
+    placed = assign(np.array([1, 2], np.int32), parent, depth, seq, np.zeros(3, np.uint8), 1, 2)
     assert seq.tolist() == [0, 0, 1]
     assert placed.offsets.tolist() == [0, 1, 2]
     assert placed.ids.tolist() == [0, 1]
@@ -244,7 +240,7 @@ def test_the_root_counts_as_placed_by_convention() -> None:
 
 def test_no_nodes() -> None:
     parent, depth = random_tree(0, 3, 0.5)
-    placed = Cache(parent, depth, 2).place(np.zeros(0, np.int32))
+    placed = Cache(parent, depth, 2).assign(np.zeros(0, np.int32))
     assert placed.offsets.tolist() == [0]
     assert not len(placed.ids)
     assert not len(placed.copies)
@@ -265,11 +261,11 @@ def test_too_many_leaves_change_nothing(
         if len(set(together.tolist()) - set(parent[together].tolist())) > cache.num_seq:
             before = cache.seq.copy(), cache.continued.copy()
             with pytest.raises(DyspecError, match=f"the {cache.num_seq} sequence ids"):
-                cache.place(nodes)
+                cache.assign(nodes)
             np.testing.assert_array_equal(cache.seq, before[0])
             np.testing.assert_array_equal(cache.continued, before[1])
             return
-        cache.used = cache.place(nodes).num_used
+        cache.used = cache.assign(nodes).num_used
     assert leaves == 1
 
 
@@ -278,7 +274,7 @@ def test_an_order_that_is_not_allowed(nodes: list[int]) -> None:
     parent, depth = np.array([-1, 0, 1], np.int32), np.array([0, 1, 2], np.int32)
     cache = Cache(parent, depth, 4)
     with pytest.raises(ValueError, match="cannot be placed"):
-        cache.place(np.array(nodes, np.int32))
+        cache.assign(np.array(nodes, np.int32))
     assert cache.seq.tolist() == [-1, -1, -1]
     assert not cache.continued.any()
 
@@ -295,21 +291,6 @@ def test_depth_first(tree: tuple[Ints, Ints]) -> None:
     assert native.depth_first(parent, len(parent)).tolist() == visit(0)
 
 
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 200])
-def test_ancestor_mask_of_all_orders(n: int) -> None:
-    parent, _ = random_tree(n, n, 0.4)
-    for order in (np.arange(n, dtype=np.int32), native.depth_first(parent, n)):
-        mask = native.ancestor_mask(parent, order, n)
-        assert mask.shape == (n, -(-n // 64))
-        bits = np.unpackbits(mask.view(np.uint8), axis=1, bitorder="little")[:, :n]
-        want = [[int(order[j]) in ancestors(parent, int(node)) for j in range(n)] for node in order]
-        np.testing.assert_array_equal(bits, want)
-
-
-def test_orders_that_are_none() -> None:
+def test_an_order_that_is_none() -> None:
     with pytest.raises(ValueError, match="before its child"):
         native.depth_first(np.array([-1, 2, 0], np.int32), 3)
-    parent = np.array([-1, 0, 1], np.int32)
-    for order in ([0, 2, 1], [0, 1, 1], [0, 1, 3], [0, -1, 1]):
-        with pytest.raises(ValueError, match="no permutation"):
-            native.ancestor_mask(parent, np.array(order, np.int32), 3)

@@ -1,0 +1,57 @@
+// What a dyspec_cache holds.
+#ifndef DYSPEC_CACHE_H
+#define DYSPEC_CACHE_H
+
+#include "batch.h"
+#include "dyspec.h"
+
+#include <numeric>
+#include <vector>
+
+// Ids count from 0 in here; what llama.cpp gets is `first_id` more.  Id 0 holds the prefix, the
+// others share it up to `shared[id]`; what is missing there is copied when an id is needed.
+struct dyspec_cache {
+    dyspec_cache(const dyspec_llama &llama, void *context, void *memory, int32_t n_vocab,
+                 int32_t max_rows, int32_t max_outputs, int32_t tree_capacity, int32_t first_id,
+                 int32_t n_ids)
+        : llama(llama), context(context), memory(memory), n_vocab(n_vocab), max_rows(max_rows),
+          max_outputs(max_outputs), tree_capacity(tree_capacity), first_id(first_id), n_ids(n_ids),
+          batch(max_rows), own_ids(size_t(n_ids)), ids(size_t(max_outputs) * size_t(n_ids)),
+          offsets(size_t(max_outputs) + 1), copies(3 * size_t(max_outputs)),
+          seq(size_t(tree_capacity), -1), continued(size_t(tree_capacity)),
+          row(size_t(tree_capacity)), row_of(size_t(tree_capacity)), shared(size_t(n_ids)) {
+        std::iota(own_ids.begin(), own_ids.end(), first_id);
+    }
+
+    const dyspec_llama llama;
+    void *const context;
+    void *const memory;
+    const int32_t n_vocab;
+    const int32_t max_rows;    // of a pass
+    const int32_t max_outputs; // of them with logits
+    const int32_t tree_capacity;
+    const int32_t first_id;
+    const int32_t n_ids;
+    dyspec::Batch batch;
+    std::vector<int32_t> own_ids; // first_id, first_id + 1, ...
+    // of the nodes of a pass: as dyspec_assign_sequences writes them, ids as llama.cpp knows them
+    std::vector<int32_t> ids, offsets, copies;
+    // per node of the tree; seq -1 and row 0: this step has not evaluated it
+    std::vector<int32_t> seq;
+    std::vector<uint8_t> continued; // a child goes on with the node's id
+    std::vector<uint64_t> row;      // address of the node's logits
+    std::vector<int32_t> row_of;    // scratch
+    std::vector<int32_t> shared;    // by id
+    std::vector<int32_t> sizes;     // ascending: rows of a pass are padded to the next of these
+    int32_t n_past = 0;             // length of the prefix
+    int32_t n_used = 1;             // ids that the tree has taken
+    int32_t n_seen = 0;             // nodes beyond that were not evaluated
+    int32_t first_row = 0;          // of the last pass: where its first node stands
+    int32_t decode_code = 0;        // of the last pass
+    int64_t n_passes = 0;
+    int64_t n_rows = 0;
+    double decode_seconds = 0;
+    double sequence_seconds = 0; // of copying and removing sequence ids
+};
+
+#endif

@@ -1,0 +1,107 @@
+#include "cache.h"
+#include "check.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+namespace {
+
+// What of llama.cpp was called, and with which answers; it stores nothing (fuzz_trees.cpp does).
+struct Calls {
+    std::vector<std::array<int32_t, 2>> cuts; // id, first
+    int32_t n_rows = 0, n_outputs = 0, code = 0;
+    bool can_cut = true;
+    float logits = 0;
+};
+
+Calls &calls(void *pointer) {
+    return *static_cast<Calls *>(pointer);
+}
+
+const dyspec_llama functions{
+    [](void *llama, dyspec_batch batch) {
+        calls(llama).n_rows = batch.n_tokens;
+        calls(llama).n_outputs = 0;
+        for (int32_t row = 0; row < batch.n_tokens; row++) {
+            calls(llama).n_outputs += batch.logits[row];
+        }
+        return calls(llama).code;
+    },
+    [](void *) {},
+    [](void *llama) { return &calls(llama).logits; },
+    [](void *llama, int32_t id, int32_t first, int32_t) {
+        calls(llama).cuts.push_back({id, first});
+        return first == 0 || calls(llama).can_cut;
+    },
+    [](void *, int32_t, int32_t, int32_t, int32_t) {},
+};
+
+struct Free {
+    void operator()(dyspec_cache *cache) const { dyspec_cache_free(cache); }
+};
+
+std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t n_ids) {
+    return std::unique_ptr<dyspec_cache, Free>(
+        dyspec_cache_create(&functions, &calls, &calls, 1, 8, 3, 4, first_id, n_ids));
+}
+
+} // namespace
+
+TEST(numbers_out_of_range_make_no_cache) {
+    Calls told;
+    const auto create = [&told](int32_t rows, int32_t outputs, int32_t nodes, int32_t ids) {
+        return dyspec_cache_create(&functions, &told, &told, 1, rows, outputs, nodes, 0, ids);
+    };
+    CHECK(create(0, 1, 1, 1) == nullptr && create(1, 0, 1, 1) == nullptr);
+    CHECK(create(1, 1, 0, 1) == nullptr && create(1, 1, 1, 0) == nullptr);
+    CHECK(make(told, -1, 1) == nullptr);
+    dyspec_cache_free(nullptr);
+}
+
+TEST(a_state_that_cannot_be_cut_is_dropped_in_its_own_block) {
+    Calls told;
+    const auto cache = make(told, 5, 2);
+    const int32_t tokens[] = {1, 2, 3};
+    CHECK(dyspec_cache_read(cache.get(), tokens, 3) == 0);
+    told.can_cut = false;
+    CHECK(dyspec_cache_rewind(cache.get(), 2) == 0);
+    using Cut = std::array<int32_t, 2>;
+    CHECK((told.cuts == std::vector<Cut>{{5, 2}, {5, 0}, {6, 0}}));
+    CHECK(dyspec_cache_length(cache.get()) == 0);
+}
+
+TEST(what_is_there_already_costs_nothing_to_keep) {
+    Calls told;
+    const auto cache = make(told, 0, 2);
+    const int32_t tokens[] = {1, 2, 3};
+    CHECK(dyspec_cache_read(cache.get(), tokens, 3) == 0);
+    CHECK(dyspec_cache_rewind(cache.get(), 3) == 3 && dyspec_cache_rewind(cache.get(), 9) == 3);
+    CHECK(told.cuts.empty());
+    CHECK(dyspec_cache_rewind(cache.get(), -1) == 0 && !told.cuts.empty());
+}
+
+TEST(a_timed_pass_wants_as_many_logits_as_there_may_be) {
+    Calls told;
+    const auto cache = make(told, 0, 2);
+    double seconds = -1;
+    for (const int32_t n : {1, 3, 8}) {
+        CHECK(dyspec_cache_time_pass(cache.get(), n, &seconds) == 0 && seconds >= 0);
+        CHECK(told.n_rows == n && told.n_outputs == std::min(n, 3));
+    }
+    CHECK(dyspec_cache_time_pass(cache.get(), 9, &seconds) == DYSPEC_E_ARGUMENT);
+    CHECK(dyspec_cache_time_pass(cache.get(), 0, &seconds) == DYSPEC_E_ARGUMENT);
+}
+
+TEST(a_failure_is_remembered) {
+    Calls told;
+    const auto cache = make(told, 0, 2);
+    const int32_t tokens[] = {1, 2, 3};
+    told.code = 1;
+    CHECK(dyspec_cache_read(cache.get(), tokens, 3) == DYSPEC_E_DECODE);
+    int32_t n_rows = 0;
+    CHECK(dyspec_cache_failure(cache.get(), &n_rows) == 1 && n_rows == 3);
+    CHECK(dyspec_cache_length(cache.get()) == 0);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 0) == DYSPEC_E_ARGUMENT);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 9) == DYSPEC_E_ARGUMENT);
+}
