@@ -31,7 +31,7 @@ token in sixteen 6.5 and more.
 """
 
 NUM_TOP = 10
-"""Of a row the largest logits are compared: the far end, which no draw reaches, differs more."""
+"""Logits of a row that are compared, the largest: those of tokens never sampled differ more."""
 
 NUM_TOKENS = 16
 

@@ -14,7 +14,7 @@ from dyspec_edge.errors import OptionError
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What to load and how; the command line's options of the same meaning stand behind.
+    """What to load and how; in brackets the command line's option of the same meaning.
 
     Attributes:
         model, draft: GGUF files, of split ones the first shard (-m, -md).

@@ -97,7 +97,7 @@ def place(
         resident = target.weights_bytes * (1 + REPACKED_SHARE)
     if draft is not None:
         resident += draft.weights_bytes * (1 + REPACKED_SHARE)
-    # A streamed target lives in whatever memory is left: its cache may have a quarter.
+    # The weights of a streamed target get the memory that is left; its cache gets a quarter.
     room = memory / 4 if streamed else memory - resident - RESERVE
     if devices:
         room = max(room, sum(d.free_memory for d in devices) - target.weights_bytes - RESERVE)
