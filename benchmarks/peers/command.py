@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import psutil
 
 from benchmarks.near_ties import MAX_GAP
 from benchmarks.peers import build
@@ -43,7 +42,6 @@ from dyspec_edge.llama import Model
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="llama-cpp-python's unpacked source package [default: pip downloads it].",
 )
-@click.option("--jobs", default=psutil.cpu_count() or 1, help="Compilers at a time.")
 def peers(
     bench: Bench,
     policies: Sequence[str],
@@ -55,13 +53,12 @@ def peers(
     no_repack: bool,
     build_dir: Path,
     source: Path | None,
-    jobs: int,
 ) -> None:
     """Speed beside llama.cpp's programs and prompt lookup at their best settings, T = 0.
 
     The programs are built on first use, which takes many minutes.
     """
-    programs = build.programs(build_dir, source, jobs)
+    programs = build.programs(build_dir, source)
     bench.conditions["llama.cpp's programs"] = (
         f"source package of {build.PACKAGE} {build.VERSION}; both built for "
         f"{build.kernels(programs[build.SERVER])}"

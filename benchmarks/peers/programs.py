@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 from benchmarks.peers.settings import Axis, Settings
 from dyspec_edge.errors import DyspecError
@@ -184,30 +184,20 @@ class Server:
             post = urllib.request.Request(f"{address}/completion", body, headers)
             with urllib.request.urlopen(post) as response:
                 reply = json.load(response)
-        return parse_completion(self.name, reply, task)
-
-
-def parse_completion(name: str, reply: dict[str, Any], task: Task) -> Outcome:
-    """What the server's answer tells.
-
-    Raises:
-        DyspecError: the prompt is not the one that was given.
-    """
-    timings = reply["timings"]
-    if reply["tokens_evaluated"] != len(task.tokens):
-        raise DyspecError(
-            f"{name} read another prompt: {reply['tokens_evaluated']} tokens, not "
-            f"{len(task.tokens)}"
+        timings, num_read = reply["timings"], reply["tokens_evaluated"]
+        if num_read != len(task.tokens):
+            raise DyspecError(
+                f"{self.name} read another prompt: {num_read} tokens, not {len(task.tokens)}"
+            )
+        return Outcome(
+            tokens=tuple(reply["tokens"]),
+            text=reply["content"],
+            is_over=reply["stop_type"] == "eos",
+            timed_tokens=timings["predicted_n"] - 1,  # the first comes with the prompt
+            seconds=timings["predicted_ms"] / 1e3,
+            drafted=timings.get("draft_n", 0),
+            accepted=timings.get("draft_n_accepted", 0),
         )
-    return Outcome(
-        tokens=tuple(reply["tokens"]),
-        text=reply["content"],
-        is_over=reply["stop_type"] == "eos",
-        timed_tokens=timings["predicted_n"] - 1,  # the first comes with the prompt
-        seconds=timings["predicted_ms"] / 1e3,
-        drafted=timings.get("draft_n", 0),
-        accepted=timings.get("draft_n_accepted", 0),
-    )
 
 
 @contextmanager
@@ -217,32 +207,31 @@ def _serving(name: str, command: Sequence[str]) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + START_SECONDS
     with tempfile.TemporaryFile() as log:
         words = [*command, "--host", "127.0.0.1", "--port", str(port)]
         process = subprocess.Popen(words, stdout=log, stderr=log)
         try:
-            _wait_until_ready(name, process, address, log)
+            while not _is_ready(address):
+                if process.poll() is not None:
+                    log.seek(0)
+                    text = log.read().decode("utf-8", "replace")
+                    raise _failure(name, f"status {process.returncode}", text)
+                if time.monotonic() > deadline:
+                    raise DyspecError(f"{name} has not loaded after {START_SECONDS} s")
+                time.sleep(0.1)
             yield address
         finally:
             process.terminate()
             process.wait()
 
 
-def _wait_until_ready(
-    name: str, process: subprocess.Popen[bytes], address: str, log: IO[bytes]
-) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            log.seek(0)
-            text = log.read().decode("utf-8", "replace")
-            raise _failure(name, f"status {process.returncode}", text)
-        try:
-            with urllib.request.urlopen(f"{address}/health"):
-                return
-        except urllib.error.URLError:  # not listening yet, or still loading
-            time.sleep(0.1)
-    raise DyspecError(f"{name} has not loaded its models after {START_SECONDS} s")
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health"):
+            return True
+    except urllib.error.URLError:  # not listening yet, or still loading
+        return False
 
 
 def _failure(name: str, what: str, log: str) -> DyspecError:

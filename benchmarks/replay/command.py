@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ SIMULATION = (
     "seconds that follow from cost curves. Planning, drawing and the reading of prompts cost "
     'nothing here; curves marked "assumed" were measured by nobody.'
 )
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 NewPolicy = Callable[[npt.NDArray[np.int32]], Policy]
 """Makes a policy, given the ids that end a text."""
@@ -52,22 +53,13 @@ Figures = list[float]
 
 
 @click.group("replay", invoke_without_command=True)
-@click.option(
-    "--texts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSONL file that `replay record` wrote.",
-)
+@click.option("--texts", type=FILE, help="JSONL file that `replay record` wrote.")
 @click.option(
     "--distributions",
     type=click.Path(dir_okay=False, path_type=Path),
     help="SQLite file of remembered distributions [default: beside the texts].",
 )
-@click.option(
-    "-md",
-    "draft",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Draft file, for contexts that are not remembered.",
-)
+@click.option("-md", "draft", type=FILE, help="Draft file, for contexts that are not remembered.")
 @click.option("-t", "threads", type=click.IntRange(1), help="Threads of the draft.")
 @click.option(
     "--curve",
@@ -101,34 +93,37 @@ def main(
         raise click.UsageError(f"{texts} holds no text")
     num_threads = threads or physical_cores()
     where = conditions(hashes([draft] if draft else []), num_threads, PROGRAM)
-    path = distributions or texts.with_suffix(".sqlite")
-    with _opened(path, draft, recorded, num_threads) as source:
-        study = _Study(recorded, machines, source)
-        study.run(policies, ablations)
-        evaluated = source.num_evaluated
-    _print(study, where, evaluated)
-
-
-@contextmanager
-def _opened(
-    path: Path, draft: Path | None, texts: Sequence[RecordedText], num_threads: int
-) -> Iterator[Distributions]:
     model = None
     if draft is not None:
         model = DraftModel(
             draft,
-            num_ctx=max(len(text.prompt) + len(text.tokens) for text in texts),
+            num_ctx=max(len(text.prompt) + len(text.tokens) for text in recorded),
             num_threads=num_threads,
-            vocab_limit=min(text.num_vocab for text in texts),
+            vocab_limit=min(text.num_vocab for text in recorded),
         )
-    source = Distributions(path, model)
-    try:
-        yield source
-    finally:
-        source.close()
+    with closing(Distributions(distributions or texts.with_suffix(".sqlite"), model)) as source:
+        study = Study(recorded, machines, source)
+        study.run(policies, {"priced": PricedPolicy, **(ABLATIONS if ablations else {})})
+    print(SIMULATION)
+    document = study.show_speedups(extra=policies)
+    study.show_accept_lengths()
+    if ablations:
+        study.show_ablations()
+    print("\nCurves:\n")
+    for machine in machines:
+        print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
+    found = {
+        "simulation": True,
+        "texts": [text.id for text in recorded],
+        "target": sorted({text.target for text in recorded}),
+        "newly_evaluated": source.num_evaluated,
+        "accept_length": study.accept_lengths(),
+        "curves": document,
+    }
+    finish(where, found)
 
 
-class _Study:
+class Study:
     """Everything replayed, a result per text.
 
     Attributes:
@@ -145,26 +140,28 @@ class _Study:
         self.priced: dict[str, dict[str, list[Result]]] = {}
         self._source = source
 
-    def run(self, policies: Sequence[str], ablations: bool) -> None:
+    def run(self, policies: Sequence[str], kinds: dict[str, NewPolicy]) -> None:
         """Replay everything, text by text: the draft then reads each prompt once."""
         specs = [*(f"chain:{k}" for k in CHAINS), *(f"dyspec:{n}" for n in TREES), *policies]
-        kinds: dict[str, NewPolicy] = {"priced": PricedPolicy, **(ABLATIONS if ablations else {})}
+        fixed = [(spec, partial(_parsed, spec)) for spec in dict.fromkeys(specs)]
         with progress_bar() as bar:
-            per_text = len(specs) + len(kinds) * len(self.machines)
-            task = bar.add_task("replaying", total=per_text * len(self.texts))
+            per_text = len(fixed) + len(kinds) * len(self.machines)
+            task = bar.add_task("", total=per_text * len(self.texts))
+
+            def replayed(text: RecordedText, name: str, new: NewPolicy, on: Machine) -> Result:
+                bar.update(task, description=f"{text.id} {name}, {on.name}")
+                policy = new(np.array(text.end_tokens, np.int32))
+                bar.advance(task)
+                return replay(text, policy, self._source, Clock(on))
+
             for text in self.texts:
-                for spec in specs:
-                    bar.update(task, description=f"{text.id} {spec}")
-                    result = self._replay(text, partial(_parsed, spec), self.machines[0])
-                    self.fixed.setdefault(spec, []).append(result)
-                    bar.advance(task)
-                for name, new_policy in kinds.items():
+                for name, new in fixed:
+                    result = replayed(text, name, new, self.machines[0])
+                    self.fixed.setdefault(name, []).append(result)
+                for name, kind in kinds.items():
                     for machine in self.machines:
-                        bar.update(task, description=f"{text.id} {name}, {machine.name}")
-                        result = self._replay(text, new_policy, machine)
-                        of_kind = self.priced.setdefault(name, {})
-                        of_kind.setdefault(machine.name, []).append(result)
-                        bar.advance(task)
+                        of_kind = self.priced.setdefault(name, {}).setdefault(machine.name, [])
+                        of_kind.append(replayed(text, name, kind, machine))
 
     def speedups(self, name: str, machine: Machine) -> Figures:
         """Of a policy or an ablation, against plain decoding, one per text."""
@@ -178,19 +175,57 @@ class _Study:
             found[f"priced, {machine.title}"] = self.priced["priced"][machine.name]
         return {name: [r.accept_length for r in results] for name, results in found.items()}
 
-    def best_chain(self, machine: Machine) -> tuple[Figures, list[int]]:
-        """The best chain of every text, chosen afterwards, and its length."""
-        by_length = np.array([self.speedups(f"chain:{k}", machine) for k in CHAINS])
-        best = by_length.argmax(axis=0)
-        return by_length.max(axis=0).tolist(), [CHAINS[i] for i in best]
+    def show_speedups(self, *, extra: Sequence[str]) -> dict[str, Any]:
+        """A row per machine; the best chain of every text is chosen afterwards."""
+        rows, document = [], {}
+        for machine in self.machines:
+            of = {name: self.speedups(name, machine) for name in (*self.fixed, *self.priced)}
+            by_length = np.array([of[f"chain:{k}"] for k in CHAINS])
+            best = by_length.max(axis=0).tolist()
+            tree = max((f"dyspec:{n}" for n in TREES), key=lambda name: mean(of[name]))
+            shown = (_shown(best), f"{_shown(of[tree])} `{tree}`", f"**{_shown(of['priced'])}**")
+            rows.append((machine.title, *shown, *(_shown(of[name]) for name in extra)))
+            document[machine.name] = {
+                "title": machine.title,
+                "basis": machine.basis,
+                "best_chain": best,
+                "best_chain_length": [CHAINS[i] for i in by_length.argmax(axis=0)],
+                **of,
+            }
+        num_tokens = sum(len(text.tokens) for text in self.texts)
+        show(
+            "SIMULATED speed against plain decoding, T = 0, geometric mean (worst prompt); "
+            f"{len(self.texts)} texts, {num_tokens} tokens",
+            ("curve", "best chain per prompt, chosen afterwards", "best `dyspec:N`", "priced",
+             *(f"`{name}`" for name in extra)),
+            rows,
+        )  # fmt: skip
+        return document
 
-    def best_tree(self, machine: Machine) -> int:
-        """The N that is best in the mean."""
-        return max(TREES, key=lambda n: mean(self.speedups(f"dyspec:{n}", machine)))
+    def show_accept_lengths(self) -> None:
+        """A row per policy."""
+        show(
+            "SIMULATED accept length, T = 0, mean of the texts",
+            ("policy", "accept length", "least", "most"),
+            [
+                (name, f"{statistics.mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
+                for name, found in self.accept_lengths().items()
+            ],
+        )
 
-    def _replay(self, text: RecordedText, new_policy: NewPolicy, machine: Machine) -> Result:
-        policy = new_policy(np.array(text.end_tokens, np.int32))
-        return replay(text, policy, self._source, Clock(machine))
+    def show_ablations(self) -> None:
+        """What `priced` loses without each of its pieces."""
+
+        def cells(name: str) -> Iterator[str]:
+            for machine in self.machines:
+                without, whole = (self.speedups(n, machine) for n in (name, "priced"))
+                yield f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})"
+
+        show(
+            "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
+            ("without", *(machine.name for machine in self.machines)),
+            [(name, *cells(name)) for name in self.priced if name != "priced"],
+        )
 
 
 def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
@@ -204,99 +239,16 @@ def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     return policy
 
 
-def _print(study: _Study, where: Mapping[str, Any], num_evaluated: int) -> None:
-    print(SIMULATION)
-    extra = [name for name in study.fixed if not name.startswith(("chain:", "dyspec:"))]
-    rows, document = [], {}
-    for machine in study.machines:
-        chains, lengths = study.best_chain(machine)
-        tree = f"dyspec:{study.best_tree(machine)}"
-        trees, priced = study.speedups(tree, machine), study.speedups("priced", machine)
-        rows.append(
-            (
-                machine.title,
-                _shown(chains),
-                f"{_shown(trees)} `{tree}`",
-                f"**{_shown(priced)}**",
-                *(_shown(study.speedups(name, machine)) for name in extra),
-            )
-        )
-        document[machine.name] = {
-            "title": machine.title,
-            "basis": machine.basis,
-            "best_chain": chains,
-            "best_chain_length": lengths,
-            **{name: study.speedups(name, machine) for name in (*study.fixed, *study.priced)},
-        }
-    num_tokens = sum(len(text.tokens) for text in study.texts)
-    show(
-        f"SIMULATED speed against plain decoding, T = 0, geometric mean (worst prompt); "
-        f"{len(study.texts)} texts, {num_tokens} tokens",
-        (
-            "curve",
-            "best chain per prompt, chosen afterwards",
-            "best `dyspec:N`",
-            "priced",
-            *(f"`{name}`" for name in extra),
-        ),
-        rows,
-    )
-    show(
-        "SIMULATED accept length, T = 0, mean of the texts",
-        ("policy", "accept length", "least", "most"),
-        [
-            (name, f"{statistics.mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
-            for name, found in study.accept_lengths().items()
-        ],
-    )
-    if len(study.priced) > 1:
-        _print_ablations(study)
-    print("\nCurves:\n")
-    for machine in study.machines:
-        print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
-    finish(
-        dict(where),
-        {
-            "simulation": True,
-            "texts": [text.id for text in study.texts],
-            "target": sorted({text.target for text in study.texts}),
-            "newly_evaluated": num_evaluated,
-            "accept_length": study.accept_lengths(),
-            "curves": document,
-        },
-    )
-
-
-def _print_ablations(study: _Study) -> None:
-    rows = []
-    for name in study.priced:
-        if name == "priced":
-            continue
-        cells = []
-        for machine in study.machines:
-            without, whole = study.speedups(name, machine), study.speedups("priced", machine)
-            cells.append(f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})")
-        rows.append((name, *cells))
-    show(
-        "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
-        ("without", *(machine.name for machine in study.machines)),
-        rows,
-    )
-
-
 def _shown(speedups: Sequence[float]) -> str:
     return f"{mean(speedups):.2f} ({min(speedups):.2f})"
 
 
 def _points(machine: Machine) -> str:
-    points = ", ".join(
-        f"T({n}) {seconds / machine.target.at(1):.2f}x"
-        for n, seconds in zip(machine.target.sizes, machine.target.seconds, strict=True)
-        if n > 1
-    )
-    return f"T(1) {milliseconds(machine.target.at(1))}, {points}, " + (
-        f"D(1) {milliseconds(machine.draft.at(1))}, "
-        f"D(16) {machine.draft.at(16) / machine.draft.at(1):.2f}x"
+    target, draft = machine.target, machine.draft
+    points = ", ".join(f"T({n}) {target.at(n) / target.at(1):.2f}x" for n in target.sizes[1:])
+    return (
+        f"T(1) {milliseconds(target.at(1))}, {points}, D(1) {milliseconds(draft.at(1))}, "
+        f"D(16) {draft.at(16) / draft.at(1):.2f}x"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from typing import Any
 
 import click
@@ -15,7 +15,7 @@ from rich.progress import track
 
 from benchmarks.replay.ablations import WithoutAccount
 from benchmarks.replay.command import CHAINS, SIMULATION, mean
-from benchmarks.replay.curves import find_machine
+from benchmarks.replay.curves import Machine, find_machine
 from benchmarks.replay.simulation import Clock, Result, replay
 from benchmarks.replay.synthetic import END, Chance, SyntheticSource, fresh_tokens, made_up, varied
 from benchmarks.workbench import PROGRAM, finish, show
@@ -50,6 +50,19 @@ class _Case:
         return replay(text, policy, source, clock)
 
 
+HEADER = (
+    "curve",
+    "confidence",
+    "acceptance",
+    "best chain, chosen afterwards",
+    "priced",
+    "against the chain",
+    "draft given up",
+    "without the account",
+    "draft given up",
+)
+
+
 @click.command()
 @click.option("--curve", "curves", multiple=True, default=("f16-ram", "gpu-8b"))
 @click.option("--texts", "num_texts", default=6, show_default=True, help="Made-up texts a case.")
@@ -61,42 +74,34 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
     rows, document = [], []
     for case in track(cases, "replaying", console=Console(stderr=True)):
 
-        @cache
-        def chain(k: int, seed: int, case: _Case = case) -> Result:
-            return case.replay(ChainPolicy(k, ENDS), seed, Clock(machines[0]))
+        def replayed(new: Callable[[], Policy], machine: Machine, of: _Case = case) -> list[Result]:
+            return [of.replay(new(), seed, Clock(machine)) for seed in range(num_texts)]
 
+        chains = {k: replayed(partial(ChainPolicy, k, ENDS), machines[0]) for k in CHAINS}
         for machine in machines:
-            chains = {
-                k: mean([chain(k, seed).speedup(machine) for seed in range(num_texts)])
-                for k in CHAINS
-            }
-            best = max(chains, key=lambda k: chains[k])
-            found: dict[str, Any] = {"best_chain": best, "chain": chains[best]}
-            for name, policy in (("priced", PricedPolicy), ("without account", WithoutAccount)):
-                results = [
-                    case.replay(policy(ENDS), seed, Clock(machine)) for seed in range(num_texts)
-                ]
+            by_length = {k: mean([r.speedup(machine) for r in chains[k]]) for k in CHAINS}
+            best = max(by_length, key=lambda k: by_length[k])
+            found: dict[str, Any] = {"best_chain": best, "chain": by_length[best]}
+            shown = {}
+            for name, kind in (("priced", PricedPolicy), ("without account", WithoutAccount)):
+                results = replayed(partial(kind, ENDS), machine)
                 found[name] = [result.speedup(machine) for result in results]
-                found[f"stranded, {name}"] = sum(map(_is_stranded, results))
-            document.append(
-                {
-                    "curve": machine.name,
-                    "confidence": case.kind,
-                    "acceptance": case.acceptance,
-                    **found,
-                }
-            )
+                found[f"stranded, {name}"] = stranded = sum(map(_is_stranded, results))
+                speed = f"{mean(found[name]):.2f} ({min(found[name]):.2f})"
+                shown[name] = speed, f"{stranded} of {num_texts}"
+            key = {"curve": machine.name, "confidence": case.kind, "acceptance": case.acceptance}
+            document.append({**key, **found})
+            (speed, given_up), without = shown.values()
             rows.append(
                 (
                     machine.name,
                     case.kind,
                     f"{case.acceptance:g}",
-                    f"{chains[best]:.2f} `chain:{best}`",
-                    f"**{mean(found['priced']):.2f}** ({min(found['priced']):.2f})",
-                    f"{mean(found['priced']) / chains[best]:.2f}x",
-                    f"{found['stranded, priced']} of {num_texts}",
-                    f"{mean(found['without account']):.2f} ({min(found['without account']):.2f})",
-                    f"{found['stranded, without account']} of {num_texts}",
+                    f"{by_length[best]:.2f} `chain:{best}`",
+                    f"**{speed}**",
+                    f"{mean(found['priced']) / by_length[best]:.2f}x",
+                    given_up,
+                    *without,
                 )
             )
     rows.sort(key=lambda row: row[:2])
@@ -104,21 +109,10 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
     show(
         f"SIMULATED speed against plain decoding, geometric mean (worst text) of {num_texts} "
         f"made-up texts of {tokens} tokens; drafts of known acceptance",
-        (
-            "curve",
-            "confidence",
-            "acceptance",
-            "best chain, chosen afterwards",
-            "priced",
-            "against the chain",
-            "draft given up",
-            "without the account",
-            "draft given up",
-        ),
+        HEADER,
         rows,
     )
-    where = conditions({}, 1, PROGRAM)
-    finish(where, {"simulation": True, "cases": document})
+    finish(conditions({}, 1, PROGRAM), {"simulation": True, "cases": document})
 
 
 def _is_stranded(result: Result) -> bool:

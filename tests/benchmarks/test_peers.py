@@ -175,10 +175,11 @@ def test_programs_for_other_features_are_refused(
         build.kernels(fake)
 
 
-def test_another_version_is_not_built(tmp_path: Path) -> None:
+def test_another_version_is_not_built(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "PKG-INFO").write_text("Name: llama_cpp_python\nVersion: 0.3.35\n")
-    with pytest.raises(DyspecError, match="not the unpacked source package"):
-        build.programs(tmp_path / "build", tmp_path, 1)
+    with pytest.raises(DyspecError, match="could not be built; the lines above say why"):
+        build.programs(tmp_path / "build", tmp_path)
+    assert "is not the unpacked source package of llama-cpp-python" in capfd.readouterr().err
 
 
 # The whole command, on tiny models and a fake rival.
