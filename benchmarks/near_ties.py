@@ -44,28 +44,18 @@ HEADER = (
 def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], each: int) -> None:
     """Gap of every emitted token to the arg max of a single-row pass, at T = 0."""
     prompts = choose(bench.setup.prompts, categories, each)
-    cells = [(policy, prompt) for policy in policies for prompt in prompts]
-    bench.expect(2 * len(cells))
-    texts = [
-        bench.run({"policy": policy, "prompt": prompt.id}, partial(_written, bench, policy, prompt))
-        for policy, prompt in cells
-    ]
-    found: dict[str, list[dict[str, Any]]] = {policy: [] for policy in policies}
-    for (policy, prompt), text in zip(cells, texts, strict=True):
-
-        def check(text: dict[str, Any] = text) -> dict[str, Any]:
-            target = bench.engine("none").conversation.target
-            return {"gaps": gaps(target, text["prompt"], text["reply"])}
-
-        key = {"policy": policy, "prompt": prompt.id, "part": "teacher forcing"}
-        found[policy].append({**text, **bench.run(key, check)})
-    rows, document = [], {}
-    for policy, checked in found.items():
-        summary = document[policy] = _summary(checked, found.get("none", checked))
-        parts = [
-            "same" if at is None else f"{at} ({gap:.3f})"
-            for at, gap in zip(summary["first_difference"], summary["gap_there"], strict=True)
+    bench.expect(len(prompts) * len(policies))
+    found = {
+        policy: [
+            bench.run({"policy": policy, "prompt": p.id}, partial(_checked, bench, policy, p))
+            for p in prompts
         ]
+        for policy in policies
+    }
+    rows, document = [], {}
+    for policy, texts in found.items():
+        summary = document[policy] = _summary(texts, found.get("none", texts))
+        apart = (f"{at} ({gap:.3f})" if at is not None else "same" for at, gap in summary["apart"])
         rows.append(
             (
                 f"`{policy}`",
@@ -73,7 +63,7 @@ def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], 
                 str(summary["flips"]),
                 f"{summary['share']:.2%}",
                 f"{summary['largest_gap']:.3f}",
-                ", ".join(parts),
+                ", ".join(apart),
                 "yes" if summary["holds"] else "**no**",
             )
         )
@@ -82,14 +72,17 @@ def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], 
     bench.finish({"prompts": [p.id for p in prompts], "policies": document})
 
 
-def _written(bench: Bench, policy: str, prompt: Prompt) -> dict[str, Any]:
-    config = bench.setup.config("none" if policy == YARDSTICK else policy)
+def _checked(bench: Bench, policy: str, prompt: Prompt) -> dict[str, Any]:
+    """A reply, and the gap of each of its tokens."""
+    plain = bench.setup.config("none")
+    config = plain if policy == YARDSTICK else bench.setup.config(policy)
     if policy == YARDSTICK:
-        config = replace(config, flash_attn="off" if flash_attention() == "on" else "on")
+        config = replace(plain, flash_attn="off" if flash_attention() == "on" else "on")
     engine = bench.engines.get(config)
     read = engine.prepare(prompt.messages)
-    reply = engine.generate(read, sampling=GREEDY, max_tokens=bench.setup.num_tokens)
-    return {"prompt": read.tokens, "reply": reply.tokens}
+    reply = engine.generate(read, sampling=GREEDY, max_tokens=bench.setup.num_tokens).tokens
+    target = bench.engines.get(plain).conversation.target
+    return {"reply": reply, "gaps": gaps(target, read.tokens, reply)}
 
 
 def gaps(target: Cache, prompt: Sequence[int], reply: Sequence[int]) -> list[float]:
@@ -112,19 +105,16 @@ def gaps(target: Cache, prompt: Sequence[int], reply: Sequence[int]) -> list[flo
 def _summary(texts: Sequence[dict[str, Any]], plain: Sequence[dict[str, Any]]) -> dict[str, Any]:
     all_gaps = [gap for text in texts for gap in text["gaps"]]
     flips = sum(gap > 0 for gap in all_gaps)
-    first: list[int | None] = []
-    there: list[float | None] = []
+    apart = []
     for text, other in zip(texts, plain, strict=True):
         shared = common_prefix(text["reply"], other["reply"])
-        ends = shared == len(text["reply"]) == len(other["reply"])
-        first.append(None if ends else shared)
-        there.append(None if ends or shared >= len(text["gaps"]) else text["gaps"][shared])
+        differs = shared < min(len(text["reply"]), len(other["reply"]))
+        apart.append((shared, text["gaps"][shared]) if differs else (None, None))
     return {
         "tokens": len(all_gaps),
         "flips": flips,
         "share": flips / len(all_gaps),
         "largest_gap": max(all_gaps),
-        "first_difference": first,
-        "gap_there": [gap if gap is not None else float("nan") for gap in there],
+        "apart": apart,
         "holds": max(all_gaps) <= MAX_GAP and flips <= MAX_SHARE * len(all_gaps),
     }

@@ -17,7 +17,6 @@ from benchmarks.workbench import Bench, program, prompt_options
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.verify import MatchVerifier, ResidualVerifier
 from dyspec_edge.engine import SamplingParams
 
 CATEGORIES = ("code_completion", "writing", "math_reasoning")
@@ -28,9 +27,6 @@ CHAINS = {
 }
 ALL = "**all**"
 HEADER = ("chain", "T", "category", *WAYS, "shared / without", "shared / residual")
-
-Replies = dict[str, list[dict[str, Any]]]
-"""Results by way."""
 
 
 def without_shared_noise(drafter: Drafter) -> AbstractContextManager[object]:
@@ -46,9 +42,7 @@ def without_shared_noise(drafter: Drafter) -> AbstractContextManager[object]:
 @program(tokens=128)
 @click.option("--policy", default="dyspec:16", show_default=True)
 @click.option("--temp", "temperatures", multiple=True, type=float, default=(0.7, 1.0))
-@click.option(
-    "--chain", "chains", multiple=True, type=click.Choice(tuple(CHAINS)), default=tuple(CHAINS)
-)
+@click.option("--chain", "chains", multiple=True, type=click.Choice([*CHAINS]), default=[*CHAINS])
 @prompt_options(categories=CATEGORIES, each=1)
 @click.option("--seeds", default=1, show_default=True, help="Replies to each prompt.")
 def noise(
@@ -64,33 +58,24 @@ def noise(
     prompts = choose(bench.setup.prompts, categories, each)
     # Seeds outermost: a run that is cut short has something of every cell.
     cases = list(product(range(1, seeds + 1), chains, temperatures, prompts, WAYS))
-    cells: dict[tuple[str, str, str], Replies] = {}
+    cells: dict[tuple[str, float, str], dict[str, list[dict[str, Any]]]] = {}
     bench.expect(len(cases))
     for seed, chain, temperature, prompt, way in cases:
         params = replace(CHAINS[chain], temperature=temperature, seed=seed)
         key = {"policy": policy, "chain": chain, "T": temperature, "prompt": prompt.id}
-        reply = bench.run(
-            {**key, "seed": seed, "way": way}, partial(_reply, bench, policy, way, prompt, params)
-        )
-        shown = f"{temperature:g}"
-        for cell in ((shown, prompt.category), (shown, ALL), (ALL, ALL)):
-            cells.setdefault((chain, *cell), {}).setdefault(way, []).append(reply)
+        key |= {"seed": seed, "way": way}
+        reply = bench.run(key, partial(_reply, bench, policy, way, prompt, params))
+        for category in (prompt.category, ALL):
+            cells.setdefault((chain, temperature, category), {}).setdefault(way, []).append(reply)
     rows, document = [], []
-    for (chain, shown, category), cell_of in cells.items():
-        means = {way: efficiency(cell_of[way]) for way in WAYS}
-        errors = {way: standard_error(cell_of[way]) for way in WAYS}
+    for (chain, temperature, category), found in cells.items():
+        means = {way: efficiency(found[way]) for way in WAYS}
+        errors = {way: standard_error(found[way]) for way in WAYS}
+        shown = (f"{means[way]:.2f} ± {errors[way]:.2f}" for way in WAYS)
         ratios = (f"{means[WAYS[0]] / means[way]:.3f}" for way in WAYS[1:])
-        parts = (f"{means[way]:.2f} ± {errors[way]:.2f}" for way in WAYS)
-        rows.append((chain, shown, category, *parts, *ratios))
-        document.append(
-            {
-                "chain": chain,
-                "temperature": None if shown == ALL else float(shown),
-                "category": category,
-                "block_efficiency": means,
-                "standard_error": errors,
-            }
-        )
+        rows.append((chain, f"{temperature:g}", category, *shown, *ratios))
+        cell = {"chain": chain, "temperature": temperature, "category": category}
+        document.append({**cell, "block_efficiency": means, "standard_error": errors})
     title = (
         f"`{policy}`, {bench.setup.num_tokens} tokens, {each * seeds} replies per cell: tokens per "
         "target pass (± standard error over steps)"
@@ -102,24 +87,17 @@ def noise(
 def _reply(
     bench: Bench, policy: str, way: str, prompt: Prompt, params: SamplingParams
 ) -> dict[str, Any]:
-    """One reply in one of the `WAYS`; the engine is left as it was."""
-    engine = bench.engine(policy)
-    decoder = engine.conversation
-    verifier, drafter = decoder.verifier, decoder.drafter
+    """One reply in one of the `WAYS`."""
+    config = bench.setup.config(policy)
+    engine = bench.engines.get(replace(config, verify="residual") if way == "residual" else config)
+    drafter = engine.conversation.drafter
     with without_shared_noise(drafter) if way == "match without" else nullcontext():
-        decoder.verifier = ResidualVerifier() if way == "residual" else MatchVerifier()
-        try:
-            reply = engine.generate(
-                prompt.messages, sampling=params, max_tokens=bench.setup.num_tokens
-            )
-        finally:
-            decoder.verifier = verifier
+        reply = engine.generate(prompt.messages, sampling=params, max_tokens=bench.setup.num_tokens)
     stats = reply.stats
     return {
         "generated": stats.generated_tokens,
         "steps": stats.steps,
         "histogram": stats.accept_length_histogram,
-        "tokens": reply.tokens,
     }
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import click
 
-from benchmarks.workbench import GREEDY, Bench, Engines, program, prompt_options
+from benchmarks.workbench import GREEDY, Bench, program, prompt_options
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.bench.summary import Pair, compare
 from dyspec_edge.engine import Engine
@@ -69,13 +69,11 @@ def race(bench: Bench, policy: str, categories: Sequence[str], each: int | None,
     prompts = choose(bench.setup.prompts, categories, each, skip)
     bench.expect(len(prompts))
     raced = []
-    with ExitStack() as opened:
-        sides = {name: opened.enter_context(Engines()) for name in (PLAIN, policy)}
-        for prompt in prompts:
-            key = {"policy": policy, "prompt": prompt.id, "category": prompt.category}
-            run = bench.run(key, partial(_race, bench, sides, prompt))
-            if min(run[policy]["tokens"], run[PLAIN]["tokens"]) > 0:  # else it ended at once
-                raced.append((prompt, run))
+    for prompt in prompts:
+        key = {"policy": policy, "prompt": prompt.id, "category": prompt.category}
+        run = bench.run(key, partial(_race, bench, policy, prompt))
+        if min(run[policy]["tokens"], run[PLAIN]["tokens"]) > 0:  # else it ended at once
+            raced.append((prompt, run))
     summary = compare(
         [
             Pair(prompt.group, prompt.category, _rate([run[policy]]) / _rate([run[PLAIN]]))
@@ -104,13 +102,11 @@ def tokens_of(engine: Engine, prompt: Prompt, num_tokens: int) -> Iterator[Seque
                 yield chunk.tokens
 
 
-def _race(bench: Bench, sides: Mapping[str, Engines], prompt: Prompt) -> dict[str, Any]:
+def _race(bench: Bench, policy: str, prompt: Prompt) -> dict[str, Any]:
     """Tokens and seconds of each side, its first step, which reads the prompt, apart."""
-    num_tokens, config = bench.setup.num_tokens, bench.setup.config
-    replies = {
-        name: tokens_of(engines.get(config(name)), prompt, num_tokens)
-        for name, engines in sides.items()
-    }
+    num_tokens = bench.setup.num_tokens
+    sides = {name: bench.engine(name) for name in (PLAIN, policy)}
+    replies = {name: tokens_of(engine, prompt, num_tokens) for name, engine in sides.items()}
     found = {}
     for name, written in take_turns(replies, num_tokens).items():
         tokens, seconds = (sum(part) for part in zip((0, 0.0), *written.steps[1:], strict=True))

@@ -39,6 +39,7 @@ WARM_UP_TOKENS = 8
 GREEDY = SamplingParams(temperature=0.0)
 
 Values = Mapping[str, Any]
+Function = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +69,22 @@ class Setup:
 class Engines:
     """Engines by configuration, loaded when they are asked for and warmed up.
 
-    Args:
-        limit: so many are open at a time; the oldest makes room.
+    Two are open at a time, so that two may take turns; the one that has rested longer makes room.
     """
 
-    def __init__(self, limit: int = 1) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._open: dict[EngineConfig, Engine] = {}
 
     def get(self, config: EngineConfig) -> Engine:
         """The engine of `config`."""
-        if config not in self._open:
-            while len(self._open) >= self._limit:
+        engine = self._open.pop(config, None)
+        if engine is None:
+            while len(self._open) >= 2:
                 self._open.pop(next(iter(self._open))).close()
-            engine = self._open[config] = Engine.load(config)
+            engine = Engine.load(config)
             engine.generate("Hello", sampling=replace(GREEDY, seed=0), max_tokens=WARM_UP_TOKENS)
-        return self._open[config]
+        self._open[config] = engine
+        return engine
 
     def close(self) -> None:
         """Close all.  Idempotent."""
@@ -212,7 +213,7 @@ def filler(engine: Engine, prompts: Path, size: int) -> Prompt:
 
 def program(
     *, tokens: int, ctx: int = 2048, name: str | None = None
-) -> Callable[[Callable[..., None]], click.Command]:
+) -> Callable[[Function], click.Command]:
     """Make a command of a function of a `Bench`; options declared below it are its own.
 
     Args:
@@ -220,7 +221,7 @@ def program(
         name: of the command, if not the function's.
     """
 
-    def declare(function: Callable[..., None]) -> click.Command:
+    def declare(function: Function) -> click.Command:
         called = name or function.__name__
 
         def run(**typed: Any) -> None:
@@ -238,11 +239,11 @@ def program(
 
 def prompt_options(
     *, categories: Sequence[str] = (), each: int | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+) -> Callable[[Function], Function]:
     """--category and --each, with these defaults."""
     shown = "all" if each is None else str(each)
 
-    def declare(function: Callable[..., None]) -> Callable[..., None]:
+    def declare(function: Function) -> Function:
         function = click.option(
             "--each", default=each, type=click.IntRange(1),
             help=f"Prompts of a category [default: {shown}].",
@@ -256,7 +257,7 @@ def prompt_options(
 
 
 def _options(tokens: int, ctx: int) -> list[click.Parameter]:
-    path = click.Path(path_type=Path)
+    path, limit = click.Path(path_type=Path), click.IntRange(2)
     prompts = click.Path(exists=True, dir_okay=False, path_type=Path)
     shown = {"show_default": True}
     return [
@@ -266,9 +267,7 @@ def _options(tokens: int, ctx: int) -> list[click.Parameter]:
         click.Option(["-t", "threads"], type=click.IntRange(1), help="Threads."),
         click.Option(["-c", "num_ctx"], default=ctx, help="Context.", **shown),
         click.Option(["--prompts"], type=prompts, default=OWN_PROMPTS, help="JSONL of prompts."),
-        click.Option(
-            ["--tokens"], type=click.IntRange(2), default=tokens, help="Of a reply.", **shown
-        ),
+        click.Option(["--tokens"], type=limit, default=tokens, help="Of a reply.", **shown),
         click.Option(["-o", "journal"], type=path, help="Journal of finished runs."),
     ]
 
@@ -277,11 +276,5 @@ def _setup(typed: dict[str, Any]) -> Setup:
     """What the shared options say; they are taken out of what was typed."""
     names = {name: typed.pop(name) for name in ("pair", "model", "model_draft")}
     target, draft = choose({**names, "hf_repo": None, "hf_repo_draft": None}, Terminal())
-    return Setup(
-        target,
-        draft,
-        typed.pop("threads") or physical_cores(),
-        typed.pop("num_ctx"),
-        typed.pop("prompts"),
-        typed.pop("tokens"),
-    )
+    threads = typed.pop("threads") or physical_cores()
+    return Setup(target, draft, threads, *(typed.pop(n) for n in ("num_ctx", "prompts", "tokens")))

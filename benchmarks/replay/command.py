@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from benchmarks.replay.ablations import ABLATIONS
 from benchmarks.replay.curves import Machine, find_machine, own_machines
 from benchmarks.replay.distributions import NUM_SEQUENCES, Distributions, DraftModel
 from benchmarks.replay.simulation import Clock, Result, Source, replay
-from benchmarks.replay.texts import RecordedText, append_text, read_texts
+from benchmarks.replay.texts import RecordedText, read_texts
 from benchmarks.workbench import (
     GREEDY,
     PROGRAM,
@@ -30,6 +31,7 @@ from benchmarks.workbench import (
     show,
 )
 from dyspec_edge.bench.conditions import conditions, hashes
+from dyspec_edge.bench.journal import Journal
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
@@ -268,13 +270,14 @@ def mean(speedups: Sequence[float]) -> float:
 def record(bench: Bench, texts: Path, categories: Sequence[str], each: int) -> None:
     """Let the target write its greedy texts, once."""
     prompts = choose(bench.setup.prompts, categories, each)
-    known = {text.id for text in read_texts(texts)} if texts.exists() else set()
+    journal = Journal(texts)
+    known = {text.id for text in read_texts(texts)}
     bench.expect(len(prompts))
     for prompt in prompts:
 
         def write(prompt: Prompt = prompt) -> dict[str, Any]:
             if prompt.id not in known:
-                append_text(texts, _written(bench, prompt))
+                journal.add({"text": prompt.id}, asdict(_written(bench, prompt)))
             return {}
 
         bench.run({"prompt": prompt.id}, write)

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.replay.simulation import CAPACITY, Candidates, Nodes
 from dyspec_edge import llama, native
@@ -29,6 +28,12 @@ NUM_OUTPUTS = 128
 
 KEPT_TOGETHER = 256
 """New contexts are written in groups of so many."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS candidates (context BLOB PRIMARY KEY, ids BLOB, logits BLOB)
+    WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS draft (only INTEGER PRIMARY KEY, name TEXT);
+"""
 
 
 class DraftModel:
@@ -110,18 +115,21 @@ class Distributions:
         self._path = path
         self._draft = draft
         self.num_evaluated = 0
-        self._new: list[tuple[bytes, bytes, bytes]] = []
         self._text_hash = hashlib.blake2b(digest_size=16)
         self._file = sqlite3.connect(path)
         try:
-            self._check_draft()
-            rows = self._file.execute("SELECT context, ids, logits FROM candidates")
-            self._known = {context: (ids, logits) for context, ids, logits in rows}
-        except (sqlite3.DatabaseError, DyspecError) as error:
+            self._file.executescript(_TABLES)
+            if draft is not None:
+                self._file.execute("INSERT OR IGNORE INTO draft VALUES (0, ?)", (draft.name,))
+            row = self._file.execute("SELECT name FROM draft").fetchone()
+        except sqlite3.DatabaseError as error:
             self._file.close()
-            if isinstance(error, DyspecError):
-                raise
             raise DyspecError(f"{path}: no file of remembered distributions ({error})") from error
+        if draft is not None and row[0] != draft.name:
+            self._file.close()
+            raise DyspecError(
+                f"{path} remembers the draft {row[0]}, not {draft.name}; choose another file"
+            )
 
     def start_step(self, text: Sequence[int]) -> None:
         """Take the tokens before the root."""
@@ -135,13 +143,13 @@ class Distributions:
         Raises:
             DyspecError: a context is not remembered, and there is no draft.
         """
-        keys = [self._key(tree, node) for node in nodes.tolist()]
-        missing = [i for i, key in enumerate(keys) if key not in self._known]
+        found = [self._remembered(tree, node) for node in nodes.tolist()]
+        missing = [i for i, row in enumerate(found) if row is None]
         if missing:
             self._evaluate(tree, nodes[missing])
-        found = [self._known[key] for key in keys]
-        ids = np.stack([np.frombuffer(ids, np.int32) for ids, _ in found])
-        logits = np.stack([np.frombuffer(logits, np.float16) for _, logits in found])
+            found = [self._remembered(tree, node) for node in nodes.tolist()]
+        ids = np.stack([np.frombuffer(row[0], np.int32) for row in found if row is not None])
+        logits = np.stack([np.frombuffer(row[1], np.float16) for row in found if row is not None])
         return ids, logits.astype(np.float32)
 
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
@@ -149,15 +157,9 @@ class Distributions:
         if self._draft is not None:
             self._draft.commit(tree, path)
 
-    def save(self) -> None:
-        """Write what is new."""
-        self._file.executemany("INSERT OR IGNORE INTO candidates VALUES (?, ?, ?)", self._new)
-        self._file.commit()
-        self._new.clear()
-
     def close(self) -> None:
         """Write what is new and close file and draft."""
-        self.save()
+        self._file.commit()
         self._file.close()
         if self._draft is not None:
             self._draft.close()
@@ -167,34 +169,24 @@ class Distributions:
         text.update(tree.token[tree.path(node)].tobytes())
         return text.digest()
 
-    def _evaluate(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
+    def _remembered(self, tree: TokenTree, node: int) -> tuple[bytes, bytes] | None:
+        query = "SELECT ids, logits FROM candidates WHERE context = ?"
+        row: tuple[bytes, bytes] | None = self._file.execute(
+            query, (self._key(tree, node),)
+        ).fetchone()
+        return row
+
+    def _evaluate(self, tree: TokenTree, nodes: Nodes) -> None:
         if self._draft is None:
             raise DyspecError(
                 f"{self._path} does not hold all contexts that were asked for; "
                 "name the draft with -md, and it will be asked"
             )
         batch, (ids, logits) = self._draft.evaluate(tree, nodes)
-        self.num_evaluated += len(batch)
         relative = (logits - logits.max(axis=1, keepdims=True)).astype(np.float16)
         for row, node in enumerate(batch.tolist()):
-            key = self._key(tree, node)
-            self._known[key] = ids[row].tobytes(), relative[row].tobytes()
-            self._new.append((key, *self._known[key]))
-        if len(self._new) >= KEPT_TOGETHER:
-            self.save()
-
-    def _check_draft(self) -> None:
-        """Make the tables of a new file, or see that an old one is of this draft."""
-        self._file.execute(
-            "CREATE TABLE IF NOT EXISTS candidates "
-            "(context BLOB PRIMARY KEY, ids BLOB, logits BLOB) WITHOUT ROWID"
-        )
-        self._file.execute("CREATE TABLE IF NOT EXISTS draft (name TEXT)")
-        row = self._file.execute("SELECT name FROM draft").fetchone()
-        name = self._draft.name if self._draft is not None else None
-        if row is None and name is not None:
-            self._file.execute("INSERT INTO draft VALUES (?)", (name,))
-        elif row is not None and name is not None and row[0] != name:
-            raise DyspecError(
-                f"{self._path} remembers the draft {row[0]}, not {name}; choose another file"
-            )
+            values = self._key(tree, node), ids[row].tobytes(), relative[row].tobytes()
+            self._file.execute("INSERT OR IGNORE INTO candidates VALUES (?, ?, ?)", values)
+        self.num_evaluated += len(batch)
+        if self.num_evaluated // KEPT_TOGETHER > (self.num_evaluated - len(batch)) // KEPT_TOGETHER:
+            self._file.commit()

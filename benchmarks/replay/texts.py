@@ -1,12 +1,13 @@
-"""What a target wrote, recorded once: a JSONL file with one text a line."""
+"""What a target wrote, recorded once: a journal with one text a line."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import click
+from dyspec_edge.bench.journal import read_lines
+from dyspec_edge.errors import DyspecError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +35,17 @@ def read_texts(path: Path) -> list[RecordedText]:
     """The texts of a file, in its order.
 
     Raises:
-        click.UsageError: a line that is no recorded text.
+        DyspecError: a line that is no recorded text.
     """
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
+        values = line["result"].items()
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values}
         try:
-            fields = json.loads(line)
-            for name in ("prompt", "tokens", "end_tokens"):
-                fields[name] = tuple(int(token) for token in fields[name])
             text = RecordedText(**fields)
-        except (ValueError, KeyError, TypeError) as error:
-            raise click.UsageError(f"{path}, line {number}: no recorded text ({error})") from error
+        except TypeError as error:
+            raise DyspecError(f"{path}, line {number}: no recorded text ({error})") from error
         if not text.prompt or not text.tokens:
-            raise click.UsageError(f"{path}, line {number}: a recorded text without tokens")
+            raise DyspecError(f"{path}, line {number}: a recorded text without tokens")
         found.append(text)
     return found
-
-
-def append_text(path: Path, text: RecordedText) -> None:
-    """Add a text to the file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(text)) + "\n")

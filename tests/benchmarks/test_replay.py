@@ -29,7 +29,8 @@ from benchmarks.replay.synthetic import (
     made_up,
     varied,
 )
-from benchmarks.replay.texts import RecordedText, append_text, read_texts
+from benchmarks.replay.texts import RecordedText, read_texts
+from dyspec_edge.bench.journal import Journal
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.sampling import SamplingParams
@@ -365,12 +366,12 @@ def test_what_was_evaluated_is_remembered(
 
 def test_texts_are_kept(tiny_pair: TinyPair, tmp_path: Path) -> None:
     text, path = recorded(tiny_pair), tmp_path / "texts.jsonl"
-    append_text(path, text)
-    append_text(path, text)
+    for number in range(2):
+        Journal(path).add({"text": number}, asdict(text))
     assert read_texts(path) == [text, text]
-    for wrong in ("{", '{"id": 1}', json.dumps({**asdict(text), "tokens": []})):
-        path.write_text(wrong + "\n")
-        with pytest.raises(click.UsageError, match=r"texts.jsonl, line 1: "):
+    for wrong in ({"id": 1}, {**asdict(text), "tokens": []}):
+        path.write_text(json.dumps({"run": {}, "result": wrong}) + "\n")
+        with pytest.raises(DyspecError, match=r"texts.jsonl, line 1: "):
             read_texts(path)
 
 
