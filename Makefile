@@ -22,12 +22,12 @@ endif
 
 BUILD_SANITIZED = $(BIN)/cmake -S . -B build/native-sanitize -G Ninja \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON && \
+		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON -DDYSPEC_WERROR=ON && \
 	$(BIN)/cmake --build build/native-sanitize
 SANITIZED_TESTS := $(addprefix tests/,decode/test_backend.py decode/test_cache.py decode/test_draft.py \
 	decode/test_loop.py decode/test_sampling.py native/ test_engine.py)
 
-.PHONY: help install chat test lint format native-test sanitize-test bench clean
+.PHONY: help install chat test lint format native-test sanitize-test cross-test package-test bench clean
 
 help:
 	@echo "make chat         talk to the default pair of models (fetched on first use)"
@@ -36,6 +36,8 @@ help:
 	@echo "make format       apply ruff's and clang-format's formatting"
 	@echo "make native-test  the C++ tests of native/, plain and with sanitizers, and random trees"
 	@echo "make sanitize-test  whole decoders over tiny models on a native part with sanitizers"
+	@echo "make cross-test   the C++ tests built for other systems, and run where that can be emulated"
+	@echo "make package-test sdist and wheel, built, installed outside the checkout and tried there"
 	@echo "make bench        the benchmarks (benchmarks/README.md)"
 	@echo "make install      only fill .venv/"
 
@@ -60,7 +62,7 @@ format: $(STAMP)
 
 native-test: $(STAMP)
 	$(BIN)/cmake -S . -B build/native-test -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
-		-DCMAKE_BUILD_TYPE=Release -DDYSPEC_TESTS=ON
+		-DCMAKE_BUILD_TYPE=Release -DDYSPEC_TESTS=ON -DDYSPEC_WERROR=ON
 	$(BIN)/cmake --build build/native-test
 	$(BIN)/ctest --test-dir build/native-test --output-on-failure
 	$(BUILD_SANITIZED)
@@ -72,6 +74,12 @@ sanitize-test: $(STAMP)
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 DYSPEC_LIBRARY=$(abspath build/native-sanitize/native/libdyspec.so) \
 		$(BIN)/python -m pytest $(SANITIZED_TESTS) $(ARGS)
+
+cross-test: $(STAMP)
+	@PATH="$(abspath $(BIN)):$$PATH" sh native/cross_test.sh $(ARGS)
+
+package-test: $(STAMP)
+	@sh native/package_test.sh $(abspath $(BIN))/python $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -13,10 +13,10 @@ from typing import Any
 import llama_cpp
 import numpy as np
 import numpy.typing as npt
-from llama_cpp._ggml import libggml
 
 from dyspec_edge import native
 from dyspec_edge.llama.devices import loaded_commit
+from dyspec_edge.llama.symbols import ggml
 
 log = logging.getLogger("dyspec_edge.candidates")  # "dyspec_edge.llama" is llama.cpp's, silent
 
@@ -112,5 +112,6 @@ def attach_candidates(
 
 
 def _address(name: str) -> int:
-    library = libggml if name.startswith("ggml_") else llama_cpp.llama_cpp._lib
-    return native.address_of(getattr(library, name))
+    library, _, function = name.partition("_")
+    found = ggml(function) if library == "ggml" else getattr(llama_cpp.llama_cpp._lib, name)
+    return native.address_of(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64
 from ctypes import c_void_p as address_t
 from pathlib import Path
@@ -174,26 +175,32 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+_REMEDY = "install dyspec-edge anew; in a checkout: `make install`"
+
+
+def file_name(platform: str = sys.platform) -> str:
+    """The library's name on a platform, as sys.platform spells it."""
+    return {"win32": "dyspec.dll", "darwin": "libdyspec.dylib"}.get(platform, "libdyspec.so")
+
+
 def _load() -> ctypes.CDLL:
     # Among the modules of the package, in a checkout and in a wheel alike.  Tests name another
     # build of it: one with sanitizers.
     here = Path(__file__).resolve().parent.parent
-    names = (os.environ.get("DYSPEC_LIBRARY", "libdyspec.so"), "libdyspec.dylib")
-    path = next((here / name for name in names if (here / name).exists()), None)
-    if path is None:
-        raise DyspecError(f"{here / names[0]} is missing; build it with `make install`")
+    path = here / os.environ.get("DYSPEC_LIBRARY", file_name())
+    if not path.exists():
+        raise DyspecError(f"{path} is missing; {_REMEDY}")
     try:
         lib = ctypes.CDLL(str(path))
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise DyspecError(f"{path} cannot be used ({error}); run `make install`") from error
+        raise DyspecError(f"{path} cannot be used ({error}); {_REMEDY}") from error
     version = lib.dyspec_abi_version()
     if version != ABI_VERSION:
         raise DyspecError(
-            f"{path} has interface version {version}, this package wants {ABI_VERSION}; "
-            "run `make install`"
+            f"{path} has interface version {version}, this package wants {ABI_VERSION}; {_REMEDY}"
         )
     return lib
 

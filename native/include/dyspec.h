@@ -12,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(_WIN32)
+#define DYSPEC_API __declspec(dllexport)
+#elif defined(__GNUC__)
 #define DYSPEC_API __attribute__((visibility("default")))
 #else
 #define DYSPEC_API
@@ -36,7 +38,7 @@ enum dyspec_error {
 
 DYSPEC_API int32_t dyspec_abi_version(void);
 
-// The instruction set that the row functions run on: "avx512", "avx2" or "baseline".
+// The instruction set that the row functions run on: "avx512", "avx2", "neon" or "baseline".
 DYSPEC_API const char *dyspec_simd(void);
 
 // ---- rows of logits ---------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // and target meet the same one without exchanging anything.
 #include "dyspec.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace dyspec {
@@ -121,9 +122,8 @@ int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed, u
         // G > gap needs 1 - u <= -log(u) < exp(-gap), which is less than 2^-floor(gap log2(e)):
         // so many leading bits of the word must be ones.  Saves the logarithms of nearly all.
         const uint32_t word = noise.word(data[i].id);
-        const uint32_t zeros = ~word;
-        const int leading = zeros == 0 ? 32 : __builtin_clz(zeros);
-        if (int(gap * 1.4426950) > leading) {
+        const int n_ones = std::max(int(gap * 1.4426950), 0);
+        if (uint64_t(~word) << n_ones > UINT32_MAX) {
             continue;
         }
         const double score = logit + to_gumbel(word);

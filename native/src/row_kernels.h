@@ -1,6 +1,8 @@
 // One row's reductions, built once per instruction set from row_kernel_bodies.h.
 #pragma once
 
+#include "compiler.h"
+
 #include <cstdint>
 
 namespace dyspec {
@@ -31,9 +33,11 @@ struct RowKernels {
 constexpr int32_t floats_per_line = 16; // of the cache
 
 extern const RowKernels baseline_kernels;
-#if defined(__x86_64__)
+#if defined(DYSPEC_X86_64)
 extern const RowKernels avx2_kernels;
 extern const RowKernels avx512_kernels;
+#elif defined(DYSPEC_AARCH64)
+extern const RowKernels neon_kernels;
 #endif
 
 } // namespace dyspec

@@ -1,5 +1,6 @@
 // Rows of logits: top-k with log-sum-exp, arg max, candidate arrays.
 #include "dyspec.h"
+#include "processor.h"
 #include "row_kernels.h"
 
 #include <algorithm>
@@ -19,15 +20,16 @@ const RowKernels &choose_kernels() {
     const auto allowed = [wanted](const RowKernels &kernel) {
         return wanted == nullptr || std::strcmp(wanted, kernel.name) == 0;
     };
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        allowed(avx512_kernels)) {
+#if defined(DYSPEC_X86_64)
+    if (has_avx512() && allowed(avx512_kernels)) {
         return avx512_kernels;
     }
-    if (has_avx2 && (allowed(avx2_kernels) || allowed(avx512_kernels))) {
+    if (has_avx2() && (allowed(avx2_kernels) || allowed(avx512_kernels))) {
         return avx2_kernels;
+    }
+#elif defined(DYSPEC_AARCH64)
+    if (allowed(neon_kernels)) {
+        return neon_kernels;
     }
 #endif
     (void)allowed;

@@ -1,3 +1,4 @@
+#include "../src/processor.h"
 #include "../src/row_kernels.h"
 #include "check.h"
 #include "dyspec.h"
@@ -27,19 +28,30 @@ Row random_row(uint32_t seed, int32_t n, bool with_nan = false) {
 // The instruction sets that this processor has.
 std::vector<const dyspec::RowKernels *> all_kernels() {
     std::vector<const dyspec::RowKernels *> found{&dyspec::baseline_kernels};
-#if defined(__x86_64__)
-    const std::string best = dyspec_simd();
-    if (best != "baseline") {
+#if defined(DYSPEC_X86_64)
+    if (dyspec::has_avx2()) {
         found.push_back(&dyspec::avx2_kernels);
     }
-    if (best == "avx512") {
+    if (dyspec::has_avx512()) {
         found.push_back(&dyspec::avx512_kernels);
     }
+#elif defined(DYSPEC_AARCH64)
+    found.push_back(&dyspec::neon_kernels);
 #endif
     return found;
 }
 
 } // namespace
+
+#if defined(DYSPEC_X86_64) && defined(__GNUC__)
+TEST(the_compilers_library_finds_the_same_instructions) {
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    CHECK(dyspec::has_avx2() == avx2);
+    CHECK(dyspec::has_avx512() ==
+          (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")));
+}
+#endif
 
 TEST(kernels_agree_with_plain_loops) {
     for (const dyspec::RowKernels *kernel : all_kernels()) {

@@ -1,13 +1,44 @@
-"""Addresses of arrays for native code: nothing that it would read wrongly gets through."""
+"""The library's file on each system; addresses of arrays, none of which it would read wrongly."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dyspec_edge.native.library import pointer
+from dyspec_edge.native.library import file_name, pointer
+
+
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [
+        ("linux", "libdyspec.so"),
+        ("freebsd14", "libdyspec.so"),
+        ("darwin", "libdyspec.dylib"),
+        ("win32", "dyspec.dll"),
+    ],
+)
+def test_each_system_has_its_own_name_for_the_library(platform: str, name: str) -> None:
+    assert file_name(platform) == name
+
+
+@pytest.mark.parametrize(
+    ("library", "words"), [("nothing.so", "is missing"), ("py.typed", "cannot be used")]
+)
+def test_a_library_that_cannot_be_had_is_one_line(library: str, words: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", "import dyspec_edge.native"],
+        env={**os.environ, "DYSPEC_LIBRARY": library},
+        capture_output=True,
+        text=True,
+    )
+    last = run.stderr.strip().splitlines()[-1]
+    assert words in last
+    assert "in a checkout: `make install`" in last
 
 
 def test_an_array_of_the_right_kind_is_pointed_to() -> None:
