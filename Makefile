@@ -25,7 +25,7 @@ BUILD_SANITIZED = $(BIN)/cmake -S . -B build/native-sanitize -G Ninja \
 		-DCMAKE_BUILD_TYPE=Debug -DDYSPEC_TESTS=ON -DDYSPEC_SANITIZE=ON -DDYSPEC_WERROR=ON && \
 	$(BIN)/cmake --build build/native-sanitize
 SANITIZED_TESTS := $(addprefix tests/,decode/test_backend.py decode/test_cache.py decode/test_draft.py \
-	decode/test_loop.py decode/test_sampling.py native/ test_engine.py)
+	decode/test_loop.py decode/test_ranking.py decode/test_sampling.py native/ test_engine.py)
 
 .PHONY: help install chat test lint format native-test sanitize-test cross-test package-test bench clean
 

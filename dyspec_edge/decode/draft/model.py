@@ -7,6 +7,7 @@ smaller than the text holds its end.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 
@@ -68,8 +69,8 @@ class ModelDrafter(Drafter):
             len(never),
         )
         self._handle = native.Handle(address, native.lib.dyspec_drafter_free, uses=[cache.handle])
-        self._pass_rows = np.zeros(cache.tree_capacity, np.int32)
-        self._pass_seconds = np.zeros(cache.tree_capacity)
+        self._pass_rows = (ctypes.c_int32 * cache.tree_capacity)()
+        self._pass_seconds = (ctypes.c_double * cache.tree_capacity)()
         self._step: tuple[TokenTree, Ranking] | None = None  # what native code works on
         self._text: Sequence[int] = ()
         self._index = 0
@@ -178,13 +179,8 @@ class ModelDrafter(Drafter):
         if self._step is None:
             return []
         rows, seconds = self._pass_rows, self._pass_seconds
-        n = native.lib.dyspec_drafter_passes(
-            self._handle.address,
-            native.pointer(rows, np.int32, len(rows)),
-            native.pointer(seconds, np.float64, len(rows)),
-            len(rows),
-        )
-        return list(zip(rows[:n].tolist(), seconds[:n].tolist(), strict=True))
+        n = native.lib.dyspec_drafter_passes(self._handle.address, rows, seconds, len(rows))
+        return list(zip(rows[:n], seconds[:n], strict=True))
 
     def sample_children(self, tree: TokenTree, node: int, count: int) -> npt.NDArray[np.int32]:
         """Draw candidates of a node with replacement (Ranking.sample_children)."""
