@@ -63,7 +63,7 @@ def _measure(setup: Setup, layers: int) -> dict[str, dict[str, dict[str, list[fl
     with Model(setup.model, num_gpu_layers=layers) as model:
         drafters = {"host": _drafter(setup, model), "graph": _drafter(setup, model)}
         try:
-            if not drafters["graph"].find_on_device():
+            if not drafters["graph"].attach_backend_sampler():
                 raise click.UsageError("this llama.cpp or its device cannot run the sampler")
             found = {}
             for num_rows in NUM_ROWS:

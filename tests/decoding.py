@@ -130,7 +130,7 @@ def opened_decoder(
                 excluded=excluded,
                 temperature=draft_temperature,
             )
-            assert not device_sampling or drafter.find_on_device()
+            assert not device_sampling or drafter.attach_backend_sampler()
         verifier: Verifier = MatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier()

@@ -33,8 +33,9 @@ class TokenTree:
         terminal: uint8[capacity], 1 where a node must not get children.
         candidate_ids, candidate_probs: int32 and float32 [capacity, num_candidates].
         num_candidates: int32[capacity]; -1 where the draft has not evaluated the node.
-        draws: by node, where children were drawn with replacement: the places int32[n] of the draws
-            among its candidates, in their order.  A token that came again is one child still.
+        sampled: by node, where children were drawn with replacement (`Drafter.sample_children`):
+            the places int32[n] of the draws among its candidates, in their order.  A token that
+            came again is one child still.
     """
 
     def __init__(self, capacity: int, num_candidates: int) -> None:
@@ -49,7 +50,7 @@ class TokenTree:
         self.candidate_ids = np.zeros((capacity, num_candidates), np.int32)
         self.candidate_probs = np.zeros((capacity, num_candidates), np.float32)
         self.num_candidates = np.full(capacity, -1, np.int32)
-        self.draws: dict[int, npt.NDArray[np.int32]] = {}
+        self.sampled: dict[int, npt.NDArray[np.int32]] = {}
         self.struct = native.tree_struct(
             token=self.token,
             parent=self.parent,
@@ -84,7 +85,7 @@ class TokenTree:
         self.num_children[0] = 0
         self.terminal[0] = 0
         self.num_candidates[0] = -1
-        self.draws.clear()
+        self.sampled.clear()
         self.token[0] = root
         self.struct.n_nodes = 1
 

@@ -215,7 +215,7 @@ def with_replacement(tree: TokenTree, node: int) -> Rounds:
     """SpecInfer's rounds: each time from all candidates; a token may come again."""
     mass = tree.candidate_probs[node].astype(np.float64)
     mass[max(0, int(tree.num_candidates[node])) :] = 0.0
-    for place in tree.draws.get(node, ()):
+    for place in tree.sampled.get(node, ()):
         yield int(place), mass / mass.sum()
 
 

@@ -20,7 +20,7 @@ from dyspec_edge.native.library import (
     lib,
     pointer,
 )
-from dyspec_edge.native.noise import draw, gumbel, philox, uniform
+from dyspec_edge.native.noise import gumbel, gumbel_argmax, philox, uniform
 from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
@@ -43,9 +43,9 @@ __all__ = [
     "address_of",
     "argmax",
     "depth_first",
-    "draw",
     "fill_candidates",
     "gumbel",
+    "gumbel_argmax",
     "lib",
     "philox",
     "pointer",

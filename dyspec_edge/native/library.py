@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -73,8 +73,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_abi_version": (c_int32, []),
     "dyspec_simd": (ctypes.c_char_p, []),
     "dyspec_topk": (c_int32, [address_t, c_int32, c_int32, c_int32, *[address_t] * 3, c_int32]),
-    "dyspec_argmax": (c_int32, [address_t, c_int32]),
-    "dyspec_fill_candidates": (c_int32, [address_t, c_int32, address_t]),
     "dyspec_device_sampler": (address_t, [POINTER(DeviceStruct)]),
     "dyspec_device_read": (
         c_int32,
@@ -82,13 +80,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
-    "dyspec_draw": (c_int64, [address_t, c_int64, *_NOISE]),
     "dyspec_ranking_create": (
         address_t,
         [c_uint64, *[c_double] * 4, *[c_int32] * 3, address_t, address_t, c_int32],
     ),
     "dyspec_ranking_free": (None, [address_t]),
-    "dyspec_rank": (c_int32, [address_t, c_int32, c_int32, *[address_t] * 6]),
     "dyspec_sampler_create": (address_t, [*[address_t] * 3, c_int32, c_uint64, c_int32]),
     "dyspec_sampler_free": (None, [address_t]),
     "dyspec_sampler_set_seed": (None, [address_t, c_uint64]),
@@ -124,7 +120,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "dyspec_drafter_create": (address_t, [address_t, c_int32, address_t, c_int32]),
     "dyspec_drafter_free": (None, [address_t]),
-    "dyspec_drafter_find_on": (None, [address_t, address_t]),
+    "dyspec_drafter_set_backend_sampler": (None, [address_t, address_t]),
     "dyspec_drafter_start_step": (
         None,
         [address_t, POINTER(TreeStruct), address_t, address_t, c_int32, c_int32],
@@ -155,6 +151,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         for name in ("tree", "batch", "candidates", "candidate")
     },
     "dyspec_philox": (None, [address_t] * 3),
+    "dyspec_argmax": (c_int32, [address_t, c_int32]),
+    "dyspec_fill_candidates": (c_int32, [address_t, c_int32, address_t]),
+    "dyspec_gumbel_argmax": (c_int64, [address_t, c_int64, *_NOISE]),
+    "dyspec_rank": (c_int32, [address_t, c_int32, c_int32, *[address_t] * 6]),
     "dyspec_expansion_run": (c_int32, [address_t, address_t]),
     "dyspec_expansion_n_leaves": (c_int32, [address_t]),
     "dyspec_planner_enter": (c_int32, [address_t, address_t, c_int32]),

@@ -1,4 +1,4 @@
-"""Counter-based noise, and the draw that uses it.
+"""Counter-based noise, and the arg max that samples with it.
 
 Every number is a function of (seed, index in the reply, stream, token), so draft and target meet
 the same one without exchanging anything.
@@ -45,7 +45,7 @@ def gumbel(seed: int, index: int, stream: int, tokens: Int32s) -> npt.NDArray[np
     return out
 
 
-def draw(data_address: int, size: int, seed: int, index: int, stream: int) -> int:
+def gumbel_argmax(data_address: int, size: int, seed: int, index: int, stream: int) -> int:
     """Position of the largest logit + Gumbel(id) among llama_token_data[size].
 
     Equal sums go to the lower id; -inf and NaN never win.
@@ -53,7 +53,7 @@ def draw(data_address: int, size: int, seed: int, index: int, stream: int) -> in
     Raises:
         DyspecError: no logit is finite, or one is +inf.
     """
-    best: int = lib.dyspec_draw(data_address, size, seed, index, stream)
+    best: int = lib.dyspec_gumbel_argmax(data_address, size, seed, index, stream)
     if best < 0:
         raise not_finite("what the samplers left of the logits")
     return best

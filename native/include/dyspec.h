@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 10
+#define DYSPEC_ABI_VERSION 11
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -49,21 +49,6 @@ DYSPEC_API const char *dyspec_simd(void);
 // Returns 0, or DYSPEC_E_ROW - i for the first row without a finite entry or with +inf.
 DYSPEC_API int32_t dyspec_topk(const uint64_t *rows, int32_t n_rows, int32_t n_vocab, int32_t k,
                                int32_t *ids, float *logits, float *lse, int32_t n_threads);
-
-// Index of the largest entry, the lowest among equals; NaN never wins.
-// Returns DYSPEC_E_NOT_FINITE for a row without a finite entry or with +inf.
-DYSPEC_API int32_t dyspec_argmax(const float *row, int32_t n_vocab);
-
-// Same layout as llama_token_data.
-typedef struct dyspec_candidate {
-    int32_t id;
-    float logit;
-    float p;
-} dyspec_candidate;
-
-// data[i] = {i, row[i], 0}
-DYSPEC_API int32_t dyspec_fill_candidates(const float *row, int32_t n_vocab,
-                                          dyspec_candidate *data);
 
 // ---- candidates from the device that holds the logits -----------------------------------
 
@@ -138,11 +123,6 @@ DYSPEC_API int32_t dyspec_uniform(uint64_t seed, uint32_t index, uint32_t stream
 DYSPEC_API int32_t dyspec_gumbel(uint64_t seed, uint32_t index, uint32_t stream,
                                  const int32_t *tokens, int32_t n, double *out);
 
-// Position of the largest logit + Gumbel(id), the lower id among equals; -inf and NaN never win.
-// Returns DYSPEC_E_NOT_FINITE if no logit is finite or one is +inf.
-DYSPEC_API int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed,
-                               uint32_t index, uint32_t stream);
-
 // ---- ranking ----------------------------------------------------------------------------
 
 // How a draft's most probable tokens become candidates.  `match` ranks them by the logit, with
@@ -159,17 +139,6 @@ DYSPEC_API dyspec_ranking *dyspec_ranking_create(uint64_t seed, double temperatu
                                                  int32_t noisy, const int32_t *bias_ids,
                                                  const float *bias, int32_t n_bias);
 DYSPEC_API void dyspec_ranking_free(dyspec_ranking *ranking);
-
-// Orders the k (at most 256) candidates of each row for drawing.  ids [n_rows, k] in and out,
-// logits [n_rows, k] with -inf where a token must not be drafted, index [n_rows] that of the token
-// below the row's node, nodes [n_rows] what numbers the noise under residual.  probs [n_rows, k]:
-// inside the target's cuts the soft-max of what ranks.  Behind them stand those outside: under
-// match by logit, with the plain soft-max; under residual with 0, in the order of a uniform draw.
-// What must not be drafted comes last, as -1.  usable [n_rows]: candidates that may be ranked
-// (match), or that have a probability (residual).  Returns n_rows.
-DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k,
-                               int32_t *ids, const float *logits, const int32_t *index,
-                               const int32_t *nodes, float *probs, int32_t *usable);
 
 // ---- the target's own token -------------------------------------------------------------
 
@@ -331,7 +300,8 @@ DYSPEC_API dyspec_drafter *dyspec_drafter_create(dyspec_cache *cache, int32_t vo
 DYSPEC_API void dyspec_drafter_free(dyspec_drafter *drafter);
 
 // From now on candidates are found in the passes, by the samplers of `device`; NULL: by the host.
-DYSPEC_API void dyspec_drafter_find_on(dyspec_drafter *drafter, const dyspec_device *device);
+DYSPEC_API void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
+                                                   const dyspec_device *device);
 
 // `tree` and `ranking` serve until the next step.  `unread` is committed with the first pass;
 // first_index is that of the token below the root.
@@ -406,7 +376,7 @@ DYSPEC_API int32_t dyspec_planner_plan(dyspec_planner *x, int32_t *nodes, int32_
 DYSPEC_API int32_t dyspec_planner_grow(dyspec_planner *x, dyspec_proposer propose, void *data,
                                        int32_t *nodes);
 
-// ---- what only tests call: parts of the above -------------------------------------------
+// ---- what only tests and benchmarks call: parts of the above ---------------------------
 
 // The size of a struct, then the offsets of its fields in their order: dyspec_tree, which Python
 // has a copy of, and copies of llama_batch, llama_token_data_array and llama_token_data.
@@ -419,6 +389,37 @@ DYSPEC_API int32_t dyspec_candidate_layout(int32_t *layout, int32_t capacity);
 // Philox4x32-10 (Salmon et al., 2011): out[4] of counter[4] under key[2], the generator of
 // all noise.
 DYSPEC_API void dyspec_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out);
+
+// Index of the largest entry, the lowest among equals; NaN never wins.
+// Returns DYSPEC_E_NOT_FINITE for a row without a finite entry or with +inf.
+DYSPEC_API int32_t dyspec_argmax(const float *row, int32_t n_vocab);
+
+// Same layout as llama_token_data.
+typedef struct dyspec_candidate {
+    int32_t id;
+    float logit;
+    float p;
+} dyspec_candidate;
+
+// data[i] = {i, row[i], 0}
+DYSPEC_API int32_t dyspec_fill_candidates(const float *row, int32_t n_vocab,
+                                          dyspec_candidate *data);
+
+// Position of the largest logit + Gumbel(id), the lower id among equals; -inf and NaN never win.
+// Returns DYSPEC_E_NOT_FINITE if no logit is finite or one is +inf.
+DYSPEC_API int64_t dyspec_gumbel_argmax(const dyspec_candidate *data, int64_t size, uint64_t seed,
+                                        uint32_t index, uint32_t stream);
+
+// Orders the k (at most 256) candidates of each row for drawing.  ids [n_rows, k] in and out,
+// logits [n_rows, k] with -inf where a token must not be drafted, index [n_rows] that of the token
+// below the row's node, nodes [n_rows] what numbers the noise under residual.  probs [n_rows, k]:
+// inside the target's cuts the soft-max of what ranks.  Behind them stand those outside: under
+// match by logit, with the plain soft-max; under residual with 0, in the order of a uniform draw.
+// What must not be drafted comes last, as -1.  usable [n_rows]: candidates that may be ranked
+// (match), or that have a probability (residual).  Returns n_rows.
+DYSPEC_API int32_t dyspec_rank(const dyspec_ranking *ranking, int32_t n_rows, int32_t k,
+                               int32_t *ids, const float *logits, const int32_t *index,
+                               const int32_t *nodes, float *probs, int32_t *usable);
 
 // A part of dyspec_expansion_grow: draw until the tree is full, no slot is above the threshold, or
 // the best slot belongs to a node that is not evaluated.  Returns how many nodes are to be

@@ -85,7 +85,7 @@ void dyspec_drafter_free(dyspec_drafter *drafter) {
     delete drafter;
 }
 
-void dyspec_drafter_find_on(dyspec_drafter *drafter, const dyspec_device *device) {
+void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter, const dyspec_device *device) {
     drafter->device = device;
 }
 

@@ -96,8 +96,8 @@ int32_t dyspec_gumbel(uint64_t seed, uint32_t index, uint32_t stream, const int3
     return n;
 }
 
-int64_t dyspec_draw(const dyspec_candidate *data, int64_t size, uint64_t seed, uint32_t index,
-                    uint32_t stream) {
+int64_t dyspec_gumbel_argmax(const dyspec_candidate *data, int64_t size, uint64_t seed,
+                             uint32_t index, uint32_t stream) {
     int64_t best = -1;
     double best_score = -INFINITY;
     // The likeliest entry goes first: it sets a score that most others cannot reach.

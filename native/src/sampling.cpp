@@ -66,7 +66,8 @@ int32_t dyspec_sampler_sample(dyspec_sampler *x, const float *row, uint32_t inde
     }
     const dyspec_candidates left = apply(*x, row);
     const int64_t chosen =
-        x->greedy ? largest(left) : dyspec_draw(left.data, int64_t(left.size), x->seed, index, 0);
+        x->greedy ? largest(left)
+                  : dyspec_gumbel_argmax(left.data, int64_t(left.size), x->seed, index, 0);
     x->seconds += seconds_since(started);
     return chosen < 0 ? int32_t(chosen) : left.data[chosen].id;
 }

@@ -61,15 +61,16 @@ TEST(draw_is_the_largest_perturbed_logit) {
                     best_score = score;
                 }
             }
-            CHECK(dyspec_draw(data.data(), int64_t(data.size()), seed, 9, 0) == int64_t(best));
+            CHECK(dyspec_gumbel_argmax(data.data(), int64_t(data.size()), seed, 9, 0) ==
+                  int64_t(best));
         }
     }
 }
 
 TEST(draw_needs_a_finite_logit) {
     const dyspec_candidate none[] = {{0, -INFINITY, 0}, {1, NAN, 0}};
-    CHECK(dyspec_draw(none, 2, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
-    CHECK(dyspec_draw(none, 0, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
+    CHECK(dyspec_gumbel_argmax(none, 2, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
+    CHECK(dyspec_gumbel_argmax(none, 0, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
     const dyspec_candidate infinite[] = {{0, 1.0f, 0}, {1, INFINITY, 0}};
-    CHECK(dyspec_draw(infinite, 2, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
+    CHECK(dyspec_gumbel_argmax(infinite, 2, 1, 1, 1) == DYSPEC_E_NOT_FINITE);
 }

@@ -302,9 +302,9 @@ def test_replies_are_the_same(
             assert steps_of(device, params, seed) == steps_of(host, params, seed)
         drafters = model_drafter(host), model_drafter(device)
         if gpu_layers == 0:  # README.md, GPU: lavapipe crashes after some such moves
-            drafters[1].find_on_host()  # back and forth, with a text in the cache
+            drafters[1].detach_backend_sampler()  # back and forth, with a text in the cache
             assert steps_of(device, params, 4) == steps_of(host, params, 4)
-            assert drafters[1].find_on_device()
+            assert drafters[1].attach_backend_sampler()
         for drafter in drafters:
             drafter.cache.pad_to((1, 4, 16, 64))  # rows that nobody asked for
         assert steps_of(device, params, 5) == steps_of(host, params, 5)
@@ -344,7 +344,7 @@ def test_nothing_is_drafted_from_numbers_that_are_none(
     with opened_decoder(pair, "dyspec:8", device_sampling=True, gpu_layers=gpu_layers) as device:
         with pytest.raises(DyspecError, match="row 0 of the draft's logits holds NaN or"):
             said(device, 1)
-        model_drafter(device).find_on_host()
+        model_drafter(device).detach_backend_sampler()
         assert said(device, 1) == wanted
 
 
@@ -356,11 +356,11 @@ class TimedDrafter:
         self.is_on_device = False
         self.num_passes = 0
 
-    def find_on_device(self) -> bool:
+    def attach_backend_sampler(self) -> bool:
         self.is_on_device = self._seconds[True] is not None
         return self.is_on_device
 
-    def find_on_host(self) -> None:
+    def detach_backend_sampler(self) -> None:
         self.is_on_device = False
 
     def time_pass(self, num_rows: int) -> float:
@@ -401,7 +401,7 @@ def test_passes_are_timed_with_the_finding_of_candidates(tiny_pair: TinyPair) ->
         drafter.begin(text, Ranking(SamplingParams(), 1))
         drafter.read()
         assert 0 < drafter.time_pass(4) < 10
-        assert drafter.find_on_device()
+        assert drafter.attach_backend_sampler()
         assert 0 < drafter.time_pass(4) < 10
         assert drafter.cache.tokens == text
-        assert not drafter.find_on_device(commit="1234567")
+        assert not drafter.attach_backend_sampler(commit="1234567")

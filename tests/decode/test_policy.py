@@ -268,7 +268,7 @@ def test_specinfer_gives_each_node_of_a_layer_its_draws(widths: list[int], seed:
     assert drafter.asked == layers[:-1], "a pass per layer, and none for the leaves"
     for width, layer in zip(widths, layers, strict=False):
         for node in layer:
-            draws = tree.draws[node].tolist()
+            draws = tree.sampled[node].tolist()
             assert len(draws) == width
             children = tree.candidate_ids[node, list(dict.fromkeys(draws))]
             assert tree.token[tree.children(node)].tolist() == children.tolist()

@@ -317,7 +317,7 @@ def test_with_replacement_equals_specinfers_algorithm(draws: list[int], model: M
     tree.reset(ROOT)
     tree.candidate_ids[0], tree.num_candidates[0] = np.arange(V), V
     tree.candidate_probs[0] = draft
-    tree.draws[0] = np.array(draws, np.int32)
+    tree.sampled[0] = np.array(draws, np.int32)
     for token in dict.fromkeys(draws):
         tree.add(0, token, float(draft[token]))
     assert_walks_follow(

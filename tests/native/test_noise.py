@@ -115,7 +115,7 @@ def test_draw(size: int, scale: float, order: str) -> None:
     data = candidates(ids, rng.normal(0, 1, size) * scale)
     for seed in range(4):
         want = numpy_draw(data, seed, 11, 2)
-        assert native.draw(data.ctypes.data, size, seed, 11, 2) == want
+        assert native.gumbel_argmax(data.ctypes.data, size, seed, 11, 2) == want
 
 
 def test_draw_passes_over_minus_infinity_and_nan() -> None:
@@ -123,21 +123,21 @@ def test_draw_passes_over_minus_infinity_and_nan() -> None:
     logits = np.where(rng.random(500) < 0.5, np.nan, -np.inf)
     logits[[3, 77, 400]] = [-2.0, -1.0, -1.5]
     data = candidates(np.arange(500), logits)
-    drawn = {native.draw(data.ctypes.data, 500, seed, 0, 0) for seed in range(100)}
+    drawn = {native.gumbel_argmax(data.ctypes.data, 500, seed, 0, 0) for seed in range(100)}
     assert drawn == {3, 77, 400}
 
 
 def test_draw_gives_equal_sums_to_the_lower_id() -> None:
     # At 1e16 the noise is below the spacing of doubles, so all sums are equal.
     data = candidates([9, 4, 12, 5], np.full(4, 1e16, np.float32))
-    assert native.draw(data.ctypes.data, 4, 1, 2, 3) == 1
+    assert native.gumbel_argmax(data.ctypes.data, 4, 1, 2, 3) == 1
 
 
 @pytest.mark.parametrize("logits", [[], [np.nan], [-np.inf, np.nan], [0.0, np.inf]])
 def test_draw_without_a_finite_logit(logits: list[float]) -> None:
     data = candidates(np.arange(len(logits)), logits)
     with pytest.raises(DyspecError, match="no finite value"):
-        native.draw(data.ctypes.data, len(logits), 1, 2, 3)
+        native.gumbel_argmax(data.ctypes.data, len(logits), 1, 2, 3)
 
 
 def test_draws_follow_the_soft_max() -> None:
@@ -145,7 +145,7 @@ def test_draws_follow_the_soft_max() -> None:
     data = candidates(np.arange(6), logits)
     n = 20_000
     counts = np.bincount(
-        [native.draw(data.ctypes.data, 6, 42, i, 0) for i in range(n)], minlength=6
+        [native.gumbel_argmax(data.ctypes.data, 6, 42, i, 0) for i in range(n)], minlength=6
     )
     want = n * np.exp(logits) / np.exp(logits).sum()
     assert ((counts - want) ** 2 / want).sum() < 20.5  # 5 degrees of freedom: p = 0.001

@@ -1,4 +1,4 @@
-"""Whether a draft's candidates are found on the device that holds its logits, or on the host.
+"""Whether a draft's candidates are found by backend samplers, where its logits are, or by the host.
 
 On a GPU that saves copying a whole vocabulary for every row.  On the CPU it saves nothing: the
 same cores do it with plainer code.
@@ -25,15 +25,15 @@ def choose(drafter: ModelDrafter, sampling: str, *, on_gpu: bool) -> None:
         on_gpu: a GPU holds layers of the draft; without one, "auto" stays with the host unmeasured.
     """
     if sampling == "on":
-        drafter.find_on_device()
+        drafter.attach_backend_sampler()
     if sampling != "auto" or not on_gpu:
         return
     try:
         on_host = _fastest(drafter)
-        if drafter.find_on_device() and _fastest(drafter) >= on_host:
-            drafter.find_on_host()
+        if drafter.attach_backend_sampler() and _fastest(drafter) >= on_host:
+            drafter.detach_backend_sampler()
     except DyspecError:  # a row with NaN: the host passes over it
-        drafter.find_on_host()
+        drafter.detach_backend_sampler()
 
 
 def _fastest(drafter: ModelDrafter) -> float:

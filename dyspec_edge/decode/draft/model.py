@@ -76,7 +76,7 @@ class ModelDrafter(Drafter):
         self._index = 0
         self._start = 0  # where in the text the draft's cache begins
         self._unread: list[int] = []  # what the next pass reads before the root
-        self._find()
+        self._take_backend_sampler()
 
     @property
     def shared_cache(self) -> Cache | None:
@@ -112,11 +112,11 @@ class ModelDrafter(Drafter):
         rows_seconds = native.lib.dyspec_drafter_rows_seconds(self._handle.address)
         return DraftTotals(cache.decode_seconds, rows_seconds, cache.num_passes, cache.num_rows)
 
-    def find_on_device(self, *, commit: str | None = None) -> bool:
-        """Let candidates be found in the pass, on the device that holds the logits.
+    def attach_backend_sampler(self, *, commit: str | None = None) -> bool:
+        """Let candidates be found in the pass, by samplers where the logits are.
 
         Args:
-            commit: as in `llama.candidates.attach_candidates`.
+            commit: of the llama.cpp that is loaded; by default what it says of itself.
 
         Returns:
             Whether that is possible; if not, the host goes on finding them.
@@ -124,13 +124,13 @@ class ModelDrafter(Drafter):
         is_possible = self.cache.context.attach_candidates(
             num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
         )
-        self._find()
+        self._take_backend_sampler()
         return is_possible
 
-    def find_on_host(self) -> None:
+    def detach_backend_sampler(self) -> None:
         """Let candidates be found in logits that come to the host, as at first."""
         self.cache.context.detach_candidates()
-        self._find()
+        self._take_backend_sampler()
 
     def time_pass(self, num_rows: int) -> float:
         """Seconds of one pass over `num_rows` rows with the finding of their candidates.
@@ -206,11 +206,11 @@ class ModelDrafter(Drafter):
         self.cache.close()
         self.cache.context.close()
 
-    def _find(self) -> None:
+    def _take_backend_sampler(self) -> None:
         """Tell native code where the candidates are found."""
         candidates = self.cache.context.candidates
         device = candidates.shared.address if candidates is not None else None
-        native.lib.dyspec_drafter_find_on(self._handle.address, device)
+        native.lib.dyspec_drafter_set_backend_sampler(self._handle.address, device)
 
     def _work_on(self, tree: TokenTree) -> None:
         """Let native code begin with this step's tree, if it has not."""

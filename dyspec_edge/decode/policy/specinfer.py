@@ -64,9 +64,9 @@ class SpecInferPolicy(Policy):
     def _expand(self, tree: TokenTree, drafter: Drafter, node: int, width: int) -> list[int]:
         if tree.num_candidates[node] == 0:
             return []
-        tree.draws[node] = drafter.sample_children(tree, node, width)
+        tree.sampled[node] = drafter.sample_children(tree, node, width)
         children = []
-        for place in dict.fromkeys(tree.draws[node].tolist()):  # each once, in order
+        for place in dict.fromkeys(tree.sampled[node].tolist()):  # each once, in order
             token = int(tree.candidate_ids[node, place])
             confidence = float(tree.candidate_probs[node, place])
             ends = token in self._end_tokens
