@@ -19,7 +19,7 @@ BELOW = {
     "decode": {"errors", "native", "llama"},
     "text": {"errors"},
     "files": {"errors"},
-    "load": {"errors", "llama", "decode", "files"},
+    "load": {"errors", "native", "llama", "decode", "files"},
     "engine": {"errors", "llama", "decode", "files", "text", "load"},
     "bench": {"errors", "native", "llama", "decode", "files", "text", "load", "engine"},
     "server": {"errors", "llama", "decode", "files", "text", "load", "engine"},

@@ -18,6 +18,7 @@ import psutil
 import dyspec_edge
 from dyspec_edge import llama, native
 from dyspec_edge.llama.devices import loaded_commit
+from dyspec_edge.load.machine import processor_name
 
 BLOCK = 1 << 22
 
@@ -31,7 +32,7 @@ def conditions(models: Mapping[Path, str], num_threads: int, program: str) -> di
     """
     gpus = [device.description for device in llama.gpu_devices()]
     return {
-        "machine": f"{_cpu_name()}, {psutil.cpu_count(logical=False)} cores, "
+        "machine": f"{processor_name()}, {psutil.cpu_count(logical=False)} cores, "
         f"{psutil.virtual_memory().total / 2**30:.0f} GiB, {platform.system()}"
         + "".join(f", {name}" for name in gpus),
         "threads": num_threads,
@@ -65,15 +66,6 @@ def hashes(
                     on_progress(done / total)
         found[path] = digest.hexdigest()
     return found
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _git_commit() -> str | None:

@@ -17,6 +17,7 @@ import click
 import dyspec_edge
 from dyspec_edge.cli import background
 from dyspec_edge.cli.commands.bench import bench
+from dyspec_edge.cli.commands.doctor import doctor
 from dyspec_edge.cli.commands.generation import chat, complete
 from dyspec_edge.cli.commands.measuring import calibrate, check
 from dyspec_edge.cli.commands.model_files import inspect, models, pull
@@ -74,7 +75,7 @@ def cli() -> None:
     """
 
 
-for command in (bench, chat, complete, check, calibrate, inspect, models, pull):
+for command in (bench, chat, complete, check, calibrate, inspect, models, pull, doctor):
     cli.add_command(command)
 
 

@@ -56,7 +56,7 @@ class Terminal:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 # A character that the locale cannot write becomes "?", not a traceback.
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors="replace", encoding=_encoding(stream))
         self.out = _console(stderr=False)
         self.err = _console(stderr=True)
 
@@ -84,6 +84,12 @@ class Terminal:
     def _flush_out(self) -> None:
         with contextlib.suppress(ValueError, OSError):
             sys.stdout.flush()
+
+
+def _encoding(stream: object) -> str | None:
+    """UTF-8 for a pipe or file on Windows, as stdin is read; elsewhere what it has."""
+    piped = sys.platform == "win32" and not is_terminal(stream)
+    return "utf-8" if piped and "PYTHONIOENCODING" not in os.environ else None
 
 
 def _console(*, stderr: bool) -> Console:

@@ -36,6 +36,9 @@ def cache_dir() -> Path:
     chosen = _directory_in("DYSPEC_EDGE_CACHE")
     if chosen is not None:
         return chosen
+    local = _directory_in("LOCALAPPDATA")
+    if sys.platform == "win32" and local is not None:
+        return local / "dyspec-edge"
     home = _home()
     if home is None:  # a service's user, say
         return Path(tempfile.gettempdir()) / f"dyspec-edge-{os.getuid()}"

@@ -23,6 +23,19 @@ def loaded_commit() -> str:
     return str(commit().decode()).partition("-")[0]
 
 
+def build_flags() -> dict[str, dict[str, str]]:
+    """What the loaded llama.cpp was built with, by part: {"CPU": {"AVX2": "1"}}."""
+    flags: dict[str, dict[str, str]] = {}
+    part = ""
+    for word in llama_cpp.llama_print_system_info().decode().split("|"):
+        head, colon, rest = word.rpartition(":")
+        part = head.strip() if colon else part
+        name, equals, value = rest.partition("=")
+        if equals:
+            flags.setdefault(part, {})[name.strip()] = value.strip()
+    return flags
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A device that llama.cpp can offload to; memory in bytes."""

@@ -1,4 +1,4 @@
-"""What this process may use of the machine: memory and processor cores.
+"""The machine: memory and processor cores that this process may use, and what it is built from.
 
 A container's limits count like the machine's own: those of the control groups that the process is
 in, of both versions, and of all groups above them.
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+_GRAPHICS_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI's numbers
 
 
 def available_memory() -> int:
@@ -33,15 +36,49 @@ def physical_cores() -> int:
     return max(1, min([cores, *(int(quota) for quota in _quotas_of_groups())]))
 
 
+def processor_name() -> str:
+    """As its maker calls it; the architecture where the system does not tell."""
+    if platform.system() == "Darwin":
+        return _sysctl("machdep.cpu.brand_string") or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []  # not Linux
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def graphics_vendors() -> tuple[str, ...]:
+    """Makers of the graphics cards that the system shows: "NVIDIA", "AMD", "Intel", "Apple".
+
+    Virtual machines' cards do not count, since nothing computes on them.
+    """
+    if platform.system() == "Darwin":
+        return ("Apple",) if platform.machine() == "arm64" else ()
+    found = {"NVIDIA"} if shutil.which("nvidia-smi") else set()
+    for vendor in Path("/sys/class/drm").glob("card*/device/vendor"):
+        try:
+            number = vendor.read_text().strip()
+        except OSError:
+            continue  # taken away meanwhile
+        found |= {_GRAPHICS_VENDORS[number]} if number in _GRAPHICS_VENDORS else set()
+    return tuple(sorted(found))
+
+
 def _performance_cores() -> int | None:
     """Apple's, whose processors have two kinds; None elsewhere."""
     if platform.system() != "Darwin":
         return None
-    command = ("/usr/sbin/sysctl", "-n", "hw.perflevel0.physicalcpu")
+    return int(_sysctl("hw.perflevel0.physicalcpu") or 0) or None  # an Intel Mac has one kind
+
+
+def _sysctl(name: str) -> str | None:
+    command = ("/usr/sbin/sysctl", "-n", name)
     try:
-        return int(subprocess.run(command, capture_output=True, check=True).stdout)
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        return None  # an Intel Mac has one kind
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return run.stdout.strip()
 
 
 def _rooms_of_groups() -> Iterator[int]:

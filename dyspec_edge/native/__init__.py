@@ -18,6 +18,7 @@ from dyspec_edge.native.library import (
     Int32s,
     address_of,
     lib,
+    library_path,
     pointer,
 )
 from dyspec_edge.native.noise import gumbel, gumbel_argmax, philox, uniform
@@ -47,6 +48,7 @@ __all__ = [
     "gumbel",
     "gumbel_argmax",
     "lib",
+    "library_path",
     "philox",
     "pointer",
     "simd",

@@ -183,11 +183,7 @@ def file_name(platform: str = sys.platform) -> str:
     return {"win32": "dyspec.dll", "darwin": "libdyspec.dylib"}.get(platform, "libdyspec.so")
 
 
-def _load() -> ctypes.CDLL:
-    # Among the modules of the package, in a checkout and in a wheel alike.  Tests name another
-    # build of it: one with sanitizers.
-    here = Path(__file__).resolve().parent.parent
-    path = here / os.environ.get("DYSPEC_LIBRARY", file_name())
+def _load(path: Path) -> ctypes.CDLL:
     if not path.exists():
         raise DyspecError(f"{path} is missing; {_REMEDY}")
     try:
@@ -240,4 +236,9 @@ def pointer(array: npt.NDArray[Any], dtype: Any, size: int) -> int:
     return int(array.ctypes.data)
 
 
-lib = _load()
+# Among the modules of the package, in a checkout and in a wheel alike.  Tests name another build of
+# it: one with sanitizers.
+library_path = Path(__file__).resolve().parent.parent / os.environ.get(
+    "DYSPEC_LIBRARY", file_name()
+)
+lib = _load(library_path)

@@ -362,3 +362,32 @@ def test_stderr_before_the_first_prompt_is_short(run: Run) -> None:
     assert result.exit_code == 0
     assert len(lines(result.stderr)) < 20
     assert os.environ.get("NO_COLOR") is None or "\x1b" not in result.stderr
+
+
+# doctor
+
+
+def test_doctor_says_what_this_runs_on(run: Run) -> None:
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    for word in ("versions", "processor", "cores", "llama.cpp", "native part", "cache"):
+        assert any(line.startswith(word) for line in lines(result.stdout)), word
+
+
+def test_doctor_as_json_is_one_document(run: Run) -> None:
+    result = run("doctor", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["llama"]["known"] is True
+
+
+def test_doctor_works_where_the_native_part_does_not() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "from dyspec_edge.cli.main import main; main()", "doctor"],
+        env={**os.environ, "DYSPEC_LIBRARY": "nothing.so"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert "processor" in result.stdout
+    (line,) = lines(result.stderr)
+    assert line.startswith("error: native part: ")

@@ -140,6 +140,10 @@ def test_the_cache_directory(empty_home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert stores.cache_dir() == empty_home / "xdg" / "dyspec-edge"
     monkeypatch.setattr("sys.platform", "darwin")
     assert stores.cache_dir() == empty_home / "Library" / "Caches" / "dyspec-edge"
+    monkeypatch.setenv("LOCALAPPDATA", str(empty_home / "AppData" / "Local"))
+    assert stores.cache_dir() == empty_home / "Library" / "Caches" / "dyspec-edge"
+    monkeypatch.setattr("sys.platform", "win32")
+    assert stores.cache_dir() == empty_home / "AppData" / "Local" / "dyspec-edge"
 
 
 def test_a_link_whose_blob_is_gone_is_passed_over(empty_home: Path) -> None:

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from dyspec_edge.load import machine
-from dyspec_edge.load.machine import available_memory, physical_cores
+from dyspec_edge.load.machine import (
+    available_memory,
+    graphics_vendors,
+    physical_cores,
+    processor_name,
+)
 
 GB = 10**9
 
@@ -24,24 +29,24 @@ class ControlGroups:
 
     def join(self, *lines: str) -> None:
         """What /proc/self/cgroup says."""
-        self._write("proc/self/cgroup", "".join(f"{line}\n" for line in lines))
+        self.show("proc/self/cgroup", "".join(f"{line}\n" for line in lines))
 
     def limit(self, limit: str, statistics: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup{group}/memory.max", limit)
-        self._write(f"sys/fs/cgroup{group}/memory.stat", statistics)
+        self.show(f"sys/fs/cgroup{group}/memory.max", limit)
+        self.show(f"sys/fs/cgroup{group}/memory.stat", statistics)
 
     def limit_v1(self, limit: str, statistics: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup/memory{group}/memory.limit_in_bytes", limit)
-        self._write(f"sys/fs/cgroup/memory{group}/memory.stat", statistics)
+        self.show(f"sys/fs/cgroup/memory{group}/memory.limit_in_bytes", limit)
+        self.show(f"sys/fs/cgroup/memory{group}/memory.stat", statistics)
 
     def quota(self, quota: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup{group}/cpu.max", quota)
+        self.show(f"sys/fs/cgroup{group}/cpu.max", quota)
 
     def quota_v1(self, quota: str, period: str, group: str = "") -> None:
-        self._write(f"sys/fs/cgroup/cpu{group}/cpu.cfs_quota_us", quota)
-        self._write(f"sys/fs/cgroup/cpu{group}/cpu.cfs_period_us", period)
+        self.show(f"sys/fs/cgroup/cpu{group}/cpu.cfs_quota_us", quota)
+        self.show(f"sys/fs/cgroup/cpu{group}/cpu.cfs_period_us", period)
 
-    def _write(self, name: str, text: str) -> None:
+    def show(self, name: str, text: str) -> None:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -171,7 +176,7 @@ def test_windows_has_neither_affinity_nor_groups(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [(b"6\n", 6), (subprocess.CalledProcessError(1, "sysctl"), 8), (OSError("none"), 8)],
+    [("6\n", 6), (subprocess.CalledProcessError(1, "sysctl"), 8), (OSError("none"), 8)],
 )
 def test_apples_efficiency_cores_do_not_count(
     monkeypatch: pytest.MonkeyPatch, answer: Any, expected: int
@@ -190,3 +195,38 @@ def test_apples_efficiency_cores_do_not_count(
 
 def test_this_machines_cores_are_a_number() -> None:
     assert 1 <= physical_cores() <= (os.cpu_count() or 1)
+
+
+# Processor and graphics cards
+
+
+def test_the_processor_has_a_name(groups: ControlGroups, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert processor_name() == "aarch64"
+    groups.show("proc/cpuinfo", "processor\t: 0\nmodel name\t: Ryzen 7: a name\nflags: avx2\n")
+    assert processor_name() == "Ryzen 7: a name"
+
+
+def test_graphics_cards_are_seen_by_their_makers_number(
+    groups: ControlGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert graphics_vendors() == ()
+    groups.show("sys/class/drm/card0/device/vendor", "0x1af4\n")  # a virtual machine's
+    assert graphics_vendors() == ()
+    groups.show("sys/class/drm/card1/device/vendor", "0x8086\n")
+    groups.show("sys/class/drm/card2/device/vendor", "0x1002\n")
+    assert graphics_vendors() == ("AMD", "Intel")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")  # also on Windows
+    assert graphics_vendors() == ("AMD", "Intel", "NVIDIA")
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize(("machine", "expected"), [("arm64", ("Apple",)), ("x86_64", ())])
+def test_apples_own_processors_have_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, machine: str, expected: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert graphics_vendors() == expected
