@@ -68,6 +68,7 @@ class Cache:
                 f"the context has {context.num_sequences}"
             )
         self.context = context
+        self.first_id = first_id
         self.tree_capacity = tree_capacity
         self.tokens: list[int] = []
         self.prefill_seconds = 0.0

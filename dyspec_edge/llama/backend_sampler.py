@@ -1,7 +1,7 @@
-"""Samplers in a context's decode graph, so that candidates come back instead of logits.
+"""A sampler in a context's decode graph, so that candidates come back instead of logits.
 
-They are written against structures of llama.h that differ from commit to commit: with a
-llama.cpp that is not known, or that lacks a function, a context does without them.
+It is written against structures of llama.h that differ from commit to commit: with a
+llama.cpp that is not known, or that lacks a function, a context does without it.
 """
 
 from __future__ import annotations
@@ -15,49 +15,66 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.errors import DyspecError
 from dyspec_edge.llama.devices import loaded_commit
 from dyspec_edge.llama.symbols import ggml
+from dyspec_edge.native import lib, pointer
+from dyspec_edge.native.library import FIRST_BAD_ROW
+from dyspec_edge.native.rows import not_finite
 
 log = logging.getLogger("dyspec_edge.candidates")  # "dyspec_edge.llama" is llama.cpp's, silent
 
 KNOWN_COMMITS = ("0c1e570",)
-"""Commits of llama.cpp for which native/src/device.cpp has the layouts."""
+"""Commits of llama.cpp for which native/src/backend_sampler.cpp has the layouts."""
 
 
-class DeviceCandidates:
-    """Samplers attached to all sequences of a context; `attach_candidates` makes it.
+class BackendSampler:
+    """One in the decode graph of a context, for all its sequences; `attach` makes it.
 
     Attributes:
-        shared: what native code reads the candidates with.
+        handle: the dyspec_backend_sampler.
+
+    Raises:
+        AttributeError: the llama.cpp that is loaded lacks a function.
     """
 
-    def __init__(self, context: Any, shared: native.DeviceTopK, num_sequences: int) -> None:
-        self.shared = shared
+    def __init__(self, context: Any, num_sequences: int, *, num_vocab: int, k: int) -> None:
+        addresses = [_address(name) for name in native.BACKEND_FUNCTIONS]
+        functions = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.handle = native.Handle(
+            lib.dyspec_backend_sampler_create(functions, num_vocab, k),
+            lib.dyspec_backend_sampler_free,
+        )
         self._context = context
-        self._address = native.address_of(context)
+        self._k = k
         self._chains: list[Any] = []
         for seq in range(num_sequences):
             chain = llama_cpp.llama_sampler_chain_init(
                 llama_cpp.llama_sampler_chain_default_params()
             )
             self._chains.append(chain)
-            sampler = ctypes.cast(shared.make_sampler(), llama_cpp.llama_sampler_p_ctypes)
-            llama_cpp.llama_sampler_chain_add(chain, sampler)
+            sampler = lib.dyspec_backend_sampler_add(self.handle.address)
+            llama_cpp.llama_sampler_chain_add(
+                chain, ctypes.cast(sampler, llama_cpp.llama_sampler_p_ctypes)
+            )
             llama_cpp.llama_set_sampler(context, seq, chain)
 
     @property
     def is_supported(self) -> bool:
-        """Whether the device of the logits has all operations."""
-        return self.shared.num_supported == len(self._chains)
+        """Whether the backend of the logits has all operations."""
+        found: int = lib.dyspec_backend_sampler_n_supported(self.handle.address)
+        return found == len(self._chains)
 
     def read(
         self,
-        rows: npt.NDArray[np.int32],
-        ids: npt.NDArray[np.int32],
+        rows: native.Int32s,
+        ids: native.Int32s,
         logits: npt.NDArray[np.float32],
         lse: npt.NDArray[np.float32],
     ) -> None:
-        """Write the candidates that the last pass found for `rows` of its batch.
+        """Write the candidates that the last pass found for `rows` of its batch, as `topk` does.
+
+        Among logits that equal the k-th largest, the backend chooses which are kept.
 
         Args:
             rows: int32[n]; rows that asked for logits.
@@ -68,7 +85,20 @@ class DeviceCandidates:
         Raises:
             DyspecError: NaN or +inf among the logits of a row, or no finite one.
         """
-        self.shared.read(self._address, rows, ids, logits, lse)
+        n = len(rows)
+        code = lib.dyspec_backend_sampler_read(
+            self.handle.address,
+            native.address_of(self._context),
+            pointer(rows, np.int32, n),
+            n,
+            pointer(ids, np.int32, n * self._k),
+            pointer(logits, np.float32, n * self._k),
+            pointer(lse, np.float32, n),
+        )
+        if code <= FIRST_BAD_ROW:
+            raise not_finite(f"row {FIRST_BAD_ROW - code} of the logits", on_backend=True)
+        if code < 0:
+            raise DyspecError("llama.cpp gave no samples for a row; use --device-sampling off")
 
     def detach(self) -> None:
         """Let the context give whole rows of logits again."""
@@ -80,12 +110,13 @@ class DeviceCandidates:
         """Free the samplers, once they are detached or the context is gone.  Idempotent."""
         while self._chains:
             llama_cpp.llama_sampler_free(self._chains.pop())
+        self.handle.close()
 
 
-def attach_candidates(
+def attach(
     context: Any, num_sequences: int, *, num_vocab: int, k: int, commit: str | None = None
-) -> DeviceCandidates | None:
-    """Attach samplers that find the k largest of the first `num_vocab` logits of every row.
+) -> BackendSampler | None:
+    """Let the backend find the k largest of the first `num_vocab` logits of every row.
 
     Args:
         context: the llama_context pointer, made with n_outputs_max_per_seq = 0.
@@ -99,16 +130,15 @@ def attach_candidates(
         log.debug("candidates come from the host: llama.cpp %s is not known", commit)
         return None
     try:
-        shared = native.DeviceTopK(_address, num_vocab, k)
+        sampler = BackendSampler(context, num_sequences, num_vocab=num_vocab, k=k)
     except AttributeError as error:
         log.debug("candidates come from the host: %s", error)
         return None
-    candidates = DeviceCandidates(context, shared, num_sequences)
-    if not candidates.is_supported:
+    if not sampler.is_supported:
         log.debug("candidates come from the host: the device lacks an operation")
-        candidates.detach()
+        sampler.detach()
         return None
-    return candidates
+    return sampler
 
 
 def _address(name: str) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, DyspecError, OptionError
-from dyspec_edge.llama.backend_sampler import DeviceCandidates, attach_candidates
+from dyspec_edge.llama.backend_sampler import BackendSampler, attach
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
 from dyspec_edge.native import MAX_SEQUENCES
@@ -52,8 +52,8 @@ class Context:
 
     Attributes:
         abort_flag: what passes look at; set it to stop them.
-        candidates: samplers on the device that holds the logits, or None; with them no logits
-            come to the host.
+        backend_sampler: finds candidates where the logits are, or None; with it no logits come to
+            the host.
 
     Raises:
         DeviceError: llama.cpp cannot make the context, memory being the usual cause.
@@ -81,7 +81,7 @@ class Context:
         params.n_ctx = num_ctx
         # llama.cpp aborts the process when a batch wants more outputs than it was built for.
         params.n_outputs_max = max(num_outputs, num_sequences)
-        params.n_outputs_max_per_seq = 0  # all of them: only samplers on the device care
+        params.n_outputs_max_per_seq = 0  # all of them: only a backend sampler cares
         params.n_batch = params.n_ubatch = max(UBATCH, params.n_outputs_max)
         params.n_seq_max = num_sequences
         params.n_threads = params.n_threads_batch = num_threads
@@ -101,7 +101,7 @@ class Context:
                 f"({sink.complaint or 'no reason given'}); -c {max(256, num_ctx // 2)} needs less"
             )
         sink.complaint = ""
-        self.candidates: DeviceCandidates | None = None
+        self.backend_sampler: BackendSampler | None = None
         self.model = model
         self.num_sequences = num_sequences
         self.num_ctx = int(llama_cpp.llama_n_ctx(self._context))
@@ -161,26 +161,26 @@ class Context:
         )
         return native.Handle(address, native.lib.dyspec_cache_free, uses=[self])
 
-    def attach_candidates(self, *, num_vocab: int, k: int, commit: str | None = None) -> bool:
-        """Let the device of the logits find the k largest of the first `num_vocab` in each row.
+    def attach_backend_sampler(self, *, num_vocab: int, k: int, commit: str | None = None) -> bool:
+        """Let the backend of the logits find the k largest of the first `num_vocab` in each row.
 
         Args:
-            commit: as in `llama.candidates.attach_candidates`.
+            commit: as in `llama.backend_sampler.attach`.
 
         Returns:
-            Whether `candidates` is there now; if not, the log for debugging says why.
+            Whether `backend_sampler` is there now; if not, the log for debugging says why.
         """
-        self.detach_candidates()
-        self.candidates = attach_candidates(
+        self.detach_backend_sampler()
+        self.backend_sampler = attach(
             self._context, self.num_sequences, num_vocab=num_vocab, k=k, commit=commit
         )
-        return self.candidates is not None
+        return self.backend_sampler is not None
 
-    def detach_candidates(self) -> None:
+    def detach_backend_sampler(self) -> None:
         """Let whole rows of logits come to the host again."""
-        if self.candidates is not None:
-            self.candidates.detach()
-            self.candidates = None
+        if self.backend_sampler is not None:
+            self.backend_sampler.detach()
+            self.backend_sampler = None
 
     @property
     def num_reused_graphs(self) -> int:
@@ -190,7 +190,7 @@ class Context:
     def logits_address(self) -> int:
         """Address of float32[num_outputs, num_vocab] in batch order, until the next decode.
 
-        Nothing of use stands there while `candidates` are attached.
+        Nothing of use stands there while `backend_sampler` is attached.
         """
         return native.address_of(llama_cpp.llama_get_logits(self._context))
 
@@ -209,8 +209,8 @@ class Context:
         if self._context:
             llama_cpp.llama_free(self._context)
             self._context = None
-            if self.candidates is not None:
-                self.candidates.close()
+            if self.backend_sampler is not None:
+                self.backend_sampler.close()
 
 
 def function_address(name: str) -> int:

@@ -9,10 +9,10 @@ must not know models, policies or what a token means.
 from __future__ import annotations
 
 from dyspec_edge.native.abort import AbortFlag, abort_callback_address
-from dyspec_edge.native.device import DeviceTopK
 from dyspec_edge.native.expansion import Expansion
 from dyspec_edge.native.handle import Handle
 from dyspec_edge.native.library import (
+    BACKEND_FUNCTIONS,
     LLAMA_FUNCTIONS,
     MAX_SEQUENCES,
     Int32s,
@@ -28,11 +28,11 @@ from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 from dyspec_edge.native.tree import Tree, depth_first, tree_struct
 
 __all__ = [
+    "BACKEND_FUNCTIONS",
     "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
     "WIDTHS",
     "AbortFlag",
-    "DeviceTopK",
     "Expansion",
     "Handle",
     "Int32s",

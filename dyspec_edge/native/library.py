@@ -43,7 +43,7 @@ LLAMA_FUNCTIONS = ("decode", "synchronize", "get_logits", "memory_seq_rm", "memo
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
 
 
-DEVICE_FUNCTIONS = (
+BACKEND_FUNCTIONS = (
     *(f"ggml_{name}" for name in ("nelements", "view_1d", "cont", "reshape_2d", "top_k")),
     *(f"ggml_{name}" for name in ("get_rows", "soft_max", "set_output")),
     *(f"ggml_{name}" for name in ("init", "free", "tensor_overhead", "new_tensor_1d")),
@@ -54,16 +54,7 @@ DEVICE_FUNCTIONS = (
     *("llama_get_sampled_logits_ith", "llama_get_sampled_logits_count_ith"),
     *("llama_get_sampled_probs_ith", "llama_get_sampled_probs_count_ith"),
 )
-"""Functions of ggml and llama.cpp whose addresses dyspec_device holds, in its order."""
-
-
-class DeviceStruct(ctypes.Structure):
-    """dyspec_device, field by field."""
-
-    _fields_ = (
-        *((name, address_t) for name in DEVICE_FUNCTIONS),
-        *((name, c_int32) for name in ("n_vocab", "k", "n_supported")),
-    )
+"""Functions of ggml and llama.cpp whose addresses dyspec_backend_functions holds, in its order."""
 
 
 _NOISE = [c_uint64, c_uint32, c_uint32]
@@ -73,11 +64,11 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_abi_version": (c_int32, []),
     "dyspec_simd": (ctypes.c_char_p, []),
     "dyspec_topk": (c_int32, [address_t, c_int32, c_int32, c_int32, *[address_t] * 3, c_int32]),
-    "dyspec_device_sampler": (address_t, [POINTER(DeviceStruct)]),
-    "dyspec_device_read": (
-        c_int32,
-        [POINTER(DeviceStruct), address_t, address_t, c_int32, *[address_t] * 3],
-    ),
+    "dyspec_backend_sampler_create": (address_t, [address_t, c_int32, c_int32]),
+    "dyspec_backend_sampler_free": (None, [address_t]),
+    "dyspec_backend_sampler_add": (address_t, [address_t]),
+    "dyspec_backend_sampler_n_supported": (c_int32, [address_t]),
+    "dyspec_backend_sampler_read": (c_int32, [*[address_t] * 3, c_int32, *[address_t] * 3]),
     "dyspec_uniform": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_gumbel": (c_int32, [*_NOISE, address_t, c_int32, address_t]),
     "dyspec_ranking_create": (

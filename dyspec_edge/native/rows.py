@@ -71,9 +71,9 @@ def fill_candidates(row_address: int, num_vocab: int, data_address: int) -> None
     lib.dyspec_fill_candidates(row_address, num_vocab, data_address)
 
 
-def not_finite(what: str, *, on_device: bool = False) -> DyspecError:
-    """The error for logits that nothing can be chosen from; a device does not pass over NaN."""
-    found = "NaN or +inf" if on_device else "no finite value, or +inf"
+def not_finite(what: str, *, on_backend: bool = False) -> DyspecError:
+    """The error for logits that nothing can be chosen from; a backend minds NaN, too."""
+    found = "NaN or +inf" if on_backend else "no finite value, or +inf"
     return DyspecError(
         f"{what} holds {found}: the model file or its build is broken; "
         "`dyspec-edge check` compares passes"

@@ -50,7 +50,7 @@ DYSPEC_API const char *dyspec_simd(void);
 DYSPEC_API int32_t dyspec_topk(const uint64_t *rows, int32_t n_rows, int32_t n_vocab, int32_t k,
                                int32_t *ids, float *logits, float *lse, int32_t n_threads);
 
-// ---- candidates from the device that holds the logits -----------------------------------
+// ---- backend sampler --------------------------------------------------------------------
 
 struct ggml_context;
 struct ggml_tensor;
@@ -65,11 +65,8 @@ struct dyspec_ggml_init_params {
     bool no_alloc;
 };
 
-// What the samplers of one context share: functions of the llama.cpp that is loaded, under their
-// own names, and what is wanted.  It outlives the samplers.  A sampler adds to the graph of a pass,
-// for each row, the k largest of the first n_vocab logits, their ids and their probabilities, so
-// that these come back instead of the whole row.
-typedef struct dyspec_device {
+// Functions of the llama.cpp that is loaded, under their own names.
+typedef struct dyspec_backend_functions {
     int64_t (*ggml_nelements)(const struct ggml_tensor *tensor);
     struct ggml_tensor *(*ggml_view_1d)(struct ggml_context *, struct ggml_tensor *, int64_t ne0,
                                         size_t offset);
@@ -81,7 +78,7 @@ typedef struct dyspec_device {
                                          struct ggml_tensor *rows);
     struct ggml_tensor *(*ggml_soft_max)(struct ggml_context *, struct ggml_tensor *);
     void (*ggml_set_output)(struct ggml_tensor *);
-    // for asking a device whether it has these operations
+    // for asking a backend whether it has these operations
     struct ggml_context *(*ggml_init)(struct dyspec_ggml_init_params params);
     void (*ggml_free)(struct ggml_context *);
     size_t (*ggml_tensor_overhead)(void);
@@ -97,20 +94,34 @@ typedef struct dyspec_device {
     uint32_t (*llama_get_sampled_logits_count_ith)(struct llama_context *, int32_t row);
     float *(*llama_get_sampled_probs_ith)(struct llama_context *, int32_t row);
     uint32_t (*llama_get_sampled_probs_count_ith)(struct llama_context *, int32_t row);
-    int32_t n_vocab;
-    int32_t k;           // at most 256
-    int32_t n_supported; // out: samplers whose device has all operations
-} dyspec_device;
+} dyspec_backend_functions;
 
-// A sampler for one sequence, to be put into a chain, which then owns it.
-DYSPEC_API struct llama_sampler *dyspec_device_sampler(dyspec_device *device);
+// A sampler in the decode graph of a context, on whatever backend holds the logits: it adds, for
+// each row, the k largest of the first n_vocab logits, their ids and their probabilities, so that
+// these come back instead of the whole row.
+typedef struct dyspec_backend_sampler dyspec_backend_sampler;
 
-// What the samplers found in the last pass: as dyspec_topk writes it, for `rows` of its batch.
-// The log-sum-exp is the largest logit less the logarithm of its probability.  A row with NaN or
-// +inf among its logits is an error, DYSPEC_E_ROW - i; DYSPEC_E_ARGUMENT: a row without samples.
-DYSPEC_API int32_t dyspec_device_read(const dyspec_device *device, struct llama_context *context,
-                                      const int32_t *rows, int32_t n_rows, int32_t *ids,
-                                      float *logits, float *lse);
+// k: at most 256.
+DYSPEC_API dyspec_backend_sampler *
+dyspec_backend_sampler_create(const dyspec_backend_functions *functions, int32_t n_vocab,
+                              int32_t k);
+
+// After the llama_samplers that were made of it.
+DYSPEC_API void dyspec_backend_sampler_free(dyspec_backend_sampler *x);
+
+// A llama_sampler of it for one sequence, to be put into a chain, which then owns it.
+DYSPEC_API struct llama_sampler *dyspec_backend_sampler_add(dyspec_backend_sampler *x);
+
+// How many of these were attached where the backend has all operations.
+DYSPEC_API int32_t dyspec_backend_sampler_n_supported(const dyspec_backend_sampler *x);
+
+// What was found in the last pass: as dyspec_topk writes it, for `rows` of its batch.  The
+// log-sum-exp is the largest logit less the logarithm of its probability.  A row with NaN or +inf
+// among its logits is an error, DYSPEC_E_ROW - i; DYSPEC_E_ARGUMENT: a row without samples.
+DYSPEC_API int32_t dyspec_backend_sampler_read(const dyspec_backend_sampler *x,
+                                               struct llama_context *context, const int32_t *rows,
+                                               int32_t n_rows, int32_t *ids, float *logits,
+                                               float *lse);
 
 // ---- counter-based noise ----------------------------------------------------------------
 
@@ -299,9 +310,9 @@ DYSPEC_API dyspec_drafter *dyspec_drafter_create(dyspec_cache *cache, int32_t vo
                                                  const int32_t *excluded, int32_t n_excluded);
 DYSPEC_API void dyspec_drafter_free(dyspec_drafter *drafter);
 
-// From now on candidates are found in the passes, by the samplers of `device`; NULL: by the host.
+// From now on candidates are found in the passes, by `sampler`; NULL: by the host.
 DYSPEC_API void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
-                                                   const dyspec_device *device);
+                                                   const dyspec_backend_sampler *sampler);
 
 // `tree` and `ranking` serve until the next step.  `unread` is committed with the first pass;
 // first_index is that of the token below the root.

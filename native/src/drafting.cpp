@@ -12,7 +12,7 @@ struct dyspec_drafter {
     dyspec_cache *cache;
     int32_t vocab_limit;
     std::vector<int32_t> excluded; // ascending
-    const dyspec_device *device = nullptr;
+    const dyspec_backend_sampler *sampler = nullptr;
     // this step
     dyspec_tree *tree = nullptr;
     const dyspec_ranking *ranking = nullptr;
@@ -53,13 +53,14 @@ void find_readable(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
 int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
     float lse = 0.0f;
     int32_t code;
-    if (x.device == nullptr) {
+    if (x.sampler == nullptr) {
         code = dyspec_topk(x.cache->row.data() + x.nodes[i], 1, x.vocab_limit, x.tree->n_ranks, ids,
                            x.logits.data(), &lse, 1);
     } else {
         const int32_t row = x.cache->first_row + int32_t(i);
-        code = dyspec_device_read(x.device, static_cast<llama_context *>(x.cache->context), &row, 1,
-                                  ids, x.logits.data(), &lse);
+        code =
+            dyspec_backend_sampler_read(x.sampler, static_cast<llama_context *>(x.cache->context),
+                                        &row, 1, ids, x.logits.data(), &lse);
     }
     for (size_t rank = 0; rank < x.logits.size() && !x.excluded.empty(); rank++) {
         if (std::binary_search(x.excluded.begin(), x.excluded.end(), ids[rank])) {
@@ -85,8 +86,9 @@ void dyspec_drafter_free(dyspec_drafter *drafter) {
     delete drafter;
 }
 
-void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter, const dyspec_device *device) {
-    drafter->device = device;
+void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
+                                        const dyspec_backend_sampler *sampler) {
+    drafter->sampler = sampler;
 }
 
 void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,

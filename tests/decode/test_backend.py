@@ -21,7 +21,7 @@ from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.llama import Context, Model, backend_sampler
-from dyspec_edge.native.library import DEVICE_FUNCTIONS
+from dyspec_edge.native import BACKEND_FUNCTIONS
 from tests import tiny
 from tests.batches import Batch, clear
 from tests.conftest import TinyPair
@@ -53,10 +53,10 @@ def empty(n: int) -> Found:
     return np.empty((n, K), np.int32), np.empty((n, K), np.float32), np.empty(n, np.float32)
 
 
-def on_device(context: Context, rows: list[int]) -> Found:
-    assert context.candidates is not None
+def on_backend(context: Context, rows: list[int]) -> Found:
+    assert context.backend_sampler is not None
     found = empty(len(rows))
-    context.candidates.read(np.array(rows, np.int32), *found)
+    context.backend_sampler.read(np.array(rows, np.int32), *found)
     return found
 
 
@@ -96,12 +96,12 @@ def test_candidates_of_a_pass(
     rows = np.flatnonzero(batch.output[: batch.size]).tolist()
     batch.decode(context)
     wanted = on_host(context, len(rows), limit)
-    assert context.attach_candidates(num_vocab=limit, k=K)
+    assert context.attach_backend_sampler(num_vocab=limit, k=K)
     for _ in range(2):
         clear(context)
         batch.decode(context)
-        assert_same(on_device(context, rows), wanted)
-    context.detach_candidates()
+        assert_same(on_backend(context, rows), wanted)
+    context.detach_backend_sampler()
     clear(context)
     batch.decode(context)
     assert_same(on_host(context, len(rows), limit), wanted)
@@ -110,7 +110,7 @@ def test_candidates_of_a_pass(
 def test_other_sequences_in_every_pass(opened: Opened, tiny_target: Path) -> None:
     """llama.cpp keeps places in memory from pass to pass, whichever sequences are in them."""
     host, device = opened(tiny_target, 8), opened(tiny_target, 8)
-    assert device.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+    assert device.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     rng = np.random.default_rng(0)
     for _ in range(60):
         batch = Batch(host.max_rows)
@@ -126,7 +126,7 @@ def test_other_sequences_in_every_pass(opened: Opened, tiny_target: Path) -> Non
             clear(context)
             batch.decode(context)
         rows = range(3, batch.size)
-        assert_same(on_device(device, [*rows]), on_host(host, len(rows), NUM_VOCAB))
+        assert_same(on_backend(device, [*rows]), on_host(host, len(rows), NUM_VOCAB))
 
 
 def test_rows_that_all_sequences_share(opened: Opened, tiny_target: Path) -> None:
@@ -136,19 +136,19 @@ def test_rows_that_all_sequences_share(opened: Opened, tiny_target: Path) -> Non
     batch.add([5, 6, 7, 8], 0, range(16), output=True)
     batch.decode(context)
     wanted = on_host(context, 4, NUM_VOCAB)
-    assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+    assert context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     clear(context)
     batch.decode(context)
-    assert_same(on_device(context, [0, 1, 2, 3]), wanted)
+    assert_same(on_backend(context, [0, 1, 2, 3]), wanted)
 
 
 def test_logits_stay_where_they_are(opened: Opened, tiny_target: Path) -> None:
     context = opened(tiny_target)
     batch = Batch(context.max_rows)
     batch.add([5], 0, output=True)
-    assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+    assert context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     batch.decode(context)
-    ids, logits, _ = on_device(context, [0])
+    ids, logits, _ = on_backend(context, [0])
     row = context.row_view(context.logits_address())
     assert not np.array_equal(row[ids[0]], logits[0])
 
@@ -159,10 +159,10 @@ def test_a_vocabulary_smaller_than_k(opened: Opened, tiny_six: TinyPair) -> None
     batch.add([1, 3, 4], 0, output=True)
     batch.decode(context)
     wanted = on_host(context, 3, 6)
-    assert context.attach_candidates(num_vocab=6, k=K)
+    assert context.attach_backend_sampler(num_vocab=6, k=K)
     clear(context)
     batch.decode(context)
-    found = on_device(context, [0, 1, 2])
+    found = on_backend(context, [0, 1, 2])
     assert_same(found, wanted)
     assert (found[0][:, 6:] == -1).all()
 
@@ -180,14 +180,14 @@ def test_logits_that_are_no_numbers(
     row = context.row_view(context.logits_address())
     np.testing.assert_array_equal(row[300], value)
     wanted = None if fails else on_host(context, 2, NUM_VOCAB)
-    assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+    assert context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     clear(context)
     batch.decode(context)
     if wanted is None:
         with pytest.raises(DyspecError, match="row 0 of the logits holds NaN"):
-            on_device(context, [0, 1])
+            on_backend(context, [0, 1])
     else:
-        assert_same(on_device(context, [0, 1]), wanted)
+        assert_same(on_backend(context, [0, 1]), wanted)
 
 
 def test_a_row_that_wanted_no_logits(opened: Opened, tiny_target: Path) -> None:
@@ -195,11 +195,11 @@ def test_a_row_that_wanted_no_logits(opened: Opened, tiny_target: Path) -> None:
     batch = Batch(context.max_rows)
     batch.add([5, 6], 0, output=False)
     batch.output[1] = 1
-    assert context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+    assert context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     batch.decode(context)
-    on_device(context, [1])
+    on_backend(context, [1])
     with pytest.raises(DyspecError, match="no samples for a row"):
-        on_device(context, [0])
+        on_backend(context, [0])
 
 
 def test_the_host_does_it_for_another_commit(
@@ -207,8 +207,8 @@ def test_the_host_does_it_for_another_commit(
 ) -> None:
     context = opened(tiny_target)
     with caplog.at_level(logging.DEBUG):
-        assert not context.attach_candidates(num_vocab=NUM_VOCAB, k=K, commit="1234567")
-        assert context.candidates is None
+        assert not context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K, commit="1234567")
+        assert context.backend_sampler is None
     assert caplog.messages == ["candidates come from the host: llama.cpp 1234567 is not known"]
 
 
@@ -218,11 +218,11 @@ def test_the_host_does_it_where_a_function_is_missing(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = (*DEVICE_FUNCTIONS[:-1], "llama_get_sampled_nothing_ith")
-    monkeypatch.setattr("dyspec_edge.native.device.DEVICE_FUNCTIONS", names)
+    names = (*BACKEND_FUNCTIONS[:-1], "llama_get_sampled_nothing_ith")
+    monkeypatch.setattr("dyspec_edge.native.BACKEND_FUNCTIONS", names)
     context = opened(tiny_target)
     with caplog.at_level(logging.DEBUG):
-        assert not context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+        assert not context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     assert "llama_get_sampled_nothing_ith" in caplog.messages[0]
 
 
@@ -257,7 +257,7 @@ def test_the_host_does_it_where_the_device_lacks_an_operation(
         batch.decode(context)
         wanted = on_host(context, 2, NUM_VOCAB)
         monkeypatch.setattr(backend_sampler, "_address", address)
-        assert not context.attach_candidates(num_vocab=NUM_VOCAB, k=K)
+        assert not context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
         clear(context)
         batch.decode(context)
         assert_same(on_host(context, 2, NUM_VOCAB), wanted)
@@ -321,9 +321,9 @@ def test_what_the_target_says_does_not_depend_on_it(tiny_pair: TinyPair, gpu_lay
             num_gpu_layers_draft=gpu_layers,
         ) as engine:
             drafter = model_drafter(engine.conversation)
-            is_on_device = drafter.cache.context.candidates is not None
+            is_on_backend = drafter.cache.context.backend_sampler is not None
             if sampling != "auto" or gpu_layers == 0:
-                assert is_on_device == (sampling == "on")
+                assert is_on_backend == (sampling == "on")
             texts[sampling] = [text_of(engine, seed=seed) for seed in range(5)]
     assert texts["on"] == texts["off"] == texts["auto"]
 
@@ -351,21 +351,21 @@ def test_nothing_is_drafted_from_numbers_that_are_none(
 class TimedDrafter:
     """A drafter whose passes take what they are told."""
 
-    def __init__(self, on_host: float, on_device: float | None) -> None:
-        self._seconds = {False: on_host, True: on_device}
-        self.is_on_device = False
+    def __init__(self, on_host: float, on_backend: float | None) -> None:
+        self._seconds = {False: on_host, True: on_backend}
+        self.is_on_backend = False
         self.num_passes = 0
 
     def attach_backend_sampler(self) -> bool:
-        self.is_on_device = self._seconds[True] is not None
-        return self.is_on_device
+        self.is_on_backend = self._seconds[True] is not None
+        return self.is_on_backend
 
     def detach_backend_sampler(self) -> None:
-        self.is_on_device = False
+        self.is_on_backend = False
 
     def time_pass(self, num_rows: int) -> float:
         self.num_passes += 1
-        seconds = self._seconds[self.is_on_device]
+        seconds = self._seconds[self.is_on_backend]
         assert seconds is not None
         if np.isnan(seconds):
             raise DyspecError("row 0")
@@ -373,7 +373,7 @@ class TimedDrafter:
 
 
 @pytest.mark.parametrize(
-    ("sampling", "on_gpu", "on_device", "wanted"),
+    ("sampling", "on_gpu", "on_backend", "wanted"),
     [
         ("auto", True, 0.5, True),
         ("auto", True, 2.0, False),
@@ -386,11 +386,11 @@ class TimedDrafter:
     ],
 )
 def test_auto_means_where_it_is_faster(
-    sampling: str, on_gpu: bool, on_device: float | None, wanted: bool
+    sampling: str, on_gpu: bool, on_backend: float | None, wanted: bool
 ) -> None:
-    drafter = TimedDrafter(1.0, on_device)
+    drafter = TimedDrafter(1.0, on_backend)
     choose(drafter, sampling, on_gpu=on_gpu)  # type: ignore[arg-type]
-    assert drafter.is_on_device == wanted
+    assert drafter.is_on_backend == wanted
     assert (drafter.num_passes > 0) == (sampling == "auto" and on_gpu)
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import llama_cpp
 import numpy as np
 import pytest
 
 from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import Cancelled, DecodeError, DyspecError
+from dyspec_edge.llama import Model
 from dyspec_edge.native import depth_first
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import PlainReference, Rows, evaluate_root, opened_cache
+from tests.decoding import PlainReference, Rows, evaluate_root, open_context, opened_cache
 
 Rng = np.random.Generator
 Grow = Callable[[TokenTree, Rng], None]
@@ -490,6 +495,174 @@ def test_a_recurrent_state_is_read_again(tiny_recurrent: Path) -> None:
         assert cache.rewind(30) == 0
         assert cache.tokens == []
     plain.close()
+
+
+@contextmanager
+def two_caches(path: Path) -> Iterator[tuple[Cache, Cache]]:
+    """Two blocks of ids of one context, the second one behind the first and a gap."""
+    with Model(path) as model:
+        context = open_context(model, num_ctx=768, num_sequences=170, num_outputs=CAPACITY)
+        first = Cache(context, CAPACITY, num_ids=80)
+        second = Cache(context, CAPACITY, first_id=85)
+        yield first, second
+        first.close()
+        second.close()
+        context.close()
+
+
+def cells(cache: Cache) -> list[tuple[int, int]]:
+    """First and last position of each id of the context that is not the cache's own."""
+    own = range(cache.first_id, cache.first_id + cache.num_ids)
+    memory = cache.context._memory
+    return [
+        (
+            llama_cpp.llama_memory_seq_pos_min(memory, seq),
+            llama_cpp.llama_memory_seq_pos_max(memory, seq),
+        )
+        for seq in range(cache.context.num_sequences)
+        if seq not in own
+    ]
+
+
+@pytest.mark.parametrize("passes", [depth_first_pass, layered_passes, scattered_passes])
+def test_two_caches_in_one_context_do_not_see_each_other(
+    tiny_target: Path,
+    reference: PlainReference,
+    passes: Callable[[Cache, TokenTree], dict[int, Rows]],
+) -> None:
+    """Steps in turns, some of them taken back: the rows are those of caches on their own."""
+    rng = np.random.default_rng(6)
+    with two_caches(tiny_target) as caches:
+        texts = [text(20, seed=1), text(33, seed=2)]
+        for cache, expected in zip(caches, texts, strict=True):
+            assert cache.prefill(expected) == 0
+        for step, grow in enumerate([bushy, chain, binary, root_alone, comb, bushy]):
+            for which, cache in enumerate(caches):
+                tree = grown(grow, root=int(rng.choice(TOKENS)), seed=step)
+                before = cells(cache)
+                assert_rows_are_right(reference, texts[which], tree, passes(cache, tree))
+                if step == 3:
+                    del texts[which][cache.rewind(len(texts[which]) - 7) :]
+                else:
+                    path = tree.path(int(rng.integers(tree.size)))
+                    cache.commit(tree, path)
+                    texts[which] += tree.token[path].tolist()
+                assert cache.tokens == texts[which]
+                assert cells(cache) == before
+        for cache, expected in zip(caches, texts, strict=True):
+            wanted = reference.logits([*expected, 300])[-1]
+            assert np.abs(evaluate_root(cache, 300) - wanted).max() < CLOSE
+
+
+def test_a_tree_may_wait_while_another_cache_has_its_turn(
+    tiny_target: Path, reference: PlainReference
+) -> None:
+    with two_caches(tiny_target) as (first, second):
+        first.prefill(text(20))
+        second.prefill(text(30, seed=1))
+        tree = grown(binary, root=300)
+        first.evaluate(tree, np.arange(7, dtype=np.int32))
+        assert_rows_are_right(reference, text(30, seed=1), tree, layered_passes(second, tree))
+        first.evaluate(tree, np.arange(7, 15, dtype=np.int32))
+        rows = copy_rows(first, range(7, 15))
+        wanted = reference.logits([*text(20), *tree.token[tree.path(14)].tolist()])[-1]
+        assert np.abs(rows[14] - wanted).max() < CLOSE
+
+
+def fail_without_ids(cache: Cache) -> None:
+    with pytest.raises(DyspecError, match="85 sequence ids"):
+        depth_first_pass(cache, grown(many_leaves, root=300))
+
+
+def fail_aborted(cache: Cache) -> None:
+    tree = grown(binary, root=300)
+    cache.evaluate(tree, np.arange(3, dtype=np.int32), [280, 281])
+    cache.context.abort_flag.set()
+    with pytest.raises(Cancelled):
+        cache.evaluate(tree, np.arange(3, 15, dtype=np.int32))
+    cache.context.abort_flag.clear()
+
+
+def fail_without_room(cache: Cache) -> None:
+    with pytest.raises(DecodeError, match="no room"):
+        cache.prefill(text(900))
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda cache: cache.rewind(9),
+        lambda cache: cache.rewind(0),
+        lambda cache: cache.time_pass(7),
+        lambda cache: cache.prefill(text(40, seed=9)),
+        lambda cache: cache.close(),
+        fail_without_ids,
+        fail_aborted,
+        fail_without_room,
+    ],
+    ids=["rewind", "all", "timing", "prefill", "close", "ids", "abort", "room"],
+)
+def test_nothing_touches_the_cells_of_another_cache(
+    tiny_target: Path, reference: PlainReference, disturb: Callable[[Cache], object]
+) -> None:
+    with two_caches(tiny_target) as (first, second):
+        first.prefill(text(20))
+        tree = grown(bushy, root=300)
+        depth_first_pass(first, tree)
+        first.commit(tree, tree.path(40))
+        before = cells(second)
+        assert before[0] == (0, len(first.tokens) - 1)
+        second.prefill(text(30, seed=1))
+        disturb(second)
+        assert first.handle.is_open
+        if second.handle.is_open:
+            assert cells(second) == before
+        assert_rows_are_right(reference, first.tokens, tree, depth_first_pass(first, tree))
+
+
+def test_a_closed_cache_gives_its_cells_back(tiny_target: Path) -> None:
+    with two_caches(tiny_target) as (first, second):
+        first.prefill(text(500))
+        second.prefill(text(200))
+        first.close()
+        assert cells(second)[0] == (-1, -1)
+        second.prefill(text(700, seed=1))
+
+
+@pytest.mark.parametrize(("first_id", "num_ids"), [(-1, 1), (0, 5), (3, 2), (4, None), (2, 0)])
+def test_ids_that_the_context_lacks(tiny_target: Path, first_id: int, num_ids: int | None) -> None:
+    with opened_cache(tiny_target, num_sequences=4) as cache, pytest.raises(ValueError, match="4"):
+        Cache(cache.context, 4, first_id=first_id, num_ids=num_ids)
+
+
+def test_use_after_close_is_an_error_and_no_crash(tiny_target: Path) -> None:
+    tree = grown(binary, root=300)
+    uses: list[Callable[[Cache], object]] = [
+        lambda cache: cache.prefill([5, 6]),
+        lambda cache: cache.evaluate(tree, np.zeros(1, np.int32)),
+        lambda cache: cache.commit(tree, [0]),
+        lambda cache: cache.rewind(1),
+        lambda cache: cache.time_pass(1),
+        lambda cache: cache.rows,
+        lambda cache: cache.num_passes,
+        lambda cache: cache.pad_to((4,)),
+    ]
+    for close_context in (False, True):
+        with opened_cache(tiny_target, num_sequences=32, capacity=CAPACITY) as cache:
+            cache.prefill(text(20))
+            (cache.context if close_context else cache).close()
+            for use in uses:
+                with pytest.raises(ValueError, match="closed"):
+                    use(cache)
+
+
+def test_what_nobody_closed_is_freed(tiny_target: Path) -> None:
+    with opened_cache(tiny_target) as cache:
+        other = Cache(cache.context, 8, num_ids=1)
+        freed = weakref.ref(other.handle)
+        del other
+        gc.collect()
+        assert freed() is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from scipy.stats import chisquare
 from dyspec_edge.decode.sampling import Sampler, SamplingParams, fresh_seed
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.llama import Model
+from dyspec_edge.native import lib
 from tests import tiny
 
 Row = npt.NDArray[np.float32]
@@ -329,3 +330,44 @@ def test_values_with_a_meaning_pass(params: SamplingParams) -> None:
 
 def test_fresh_seeds_differ() -> None:
     assert len({fresh_seed() for _ in range(20)}) == 20
+
+
+def test_use_after_close_is_an_error_and_no_crash(model: Model) -> None:
+    row = make_row(1)
+    sampler = Sampler(model, CASES["everything"], seed=1, prompt=WRITTEN)
+    sampler.close()
+    sampler.close()
+    uses: list[Callable[[], object]] = [
+        lambda: sampler.sample(row.ctypes.data, 0),
+        lambda: sampler.distribution(row.ctypes.data),
+        lambda: sampler.accept([300]),
+        lambda: sampler.seconds,
+    ]
+    for use in uses:
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("params", "calls"),
+    [
+        (SamplingParams(), 0),
+        (SamplingParams(temperature=0.0, logit_bias=((5, 1.0),)), 0),
+        (SamplingParams(repeat_penalty=1.1), 1),
+        (SamplingParams(temperature=0.0, presence_penalty=0.1), 1),
+        (SamplingParams(dry_multiplier=0.5), 1),
+    ],
+)
+def test_a_prompt_is_told_at_once_and_only_to_those_who_remember(
+    model: Model, monkeypatch: pytest.MonkeyPatch, params: SamplingParams, calls: int
+) -> None:
+    told: list[int] = []
+    accept = lib.dyspec_sampler_accept
+
+    def counted(address: int, tokens: int, n: int) -> None:
+        told.append(n)
+        accept(address, tokens, n)
+
+    monkeypatch.setattr(lib, "dyspec_sampler_accept", counted)
+    with closing(Sampler(model, params, seed=1, prompt=WRITTEN)):
+        assert told == [len(WRITTEN)] * calls

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from ctypes import c_int32
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +26,12 @@ from dyspec_edge.decode.verify import (
     ResidualVerifier,
     Rows,
     Verifier,
+    Walk,
     then_uniform,
     with_replacement,
 )
 from dyspec_edge.llama import Model
+from dyspec_edge.native import lib, pointer
 from tests.conftest import TinyPair
 
 Floats = npt.NDArray[np.float64]
@@ -356,13 +359,33 @@ def bushy_tree(seed: int) -> TokenTree:
     return tree
 
 
+def native_walk(tree: TokenTree, rows: Rows, sampler: Sampler, index: int) -> Walk:
+    """The walk of the one native call."""
+    path, tokens = np.zeros(tree.capacity, np.int32), np.zeros(tree.capacity, np.int32)
+    num_accepted = c_int32()
+    n = lib.dyspec_match(
+        sampler.handle.address,
+        tree.struct,
+        pointer(rows, np.uint64, tree.capacity),
+        index,
+        pointer(path, np.int32, tree.capacity),
+        pointer(tokens, np.int32, tree.capacity),
+        num_accepted,
+    )
+    assert n > 0
+    return Walk(path[:n].tolist(), tokens[:n].tolist(), num_accepted.value)
+
+
+@pytest.mark.parametrize("walk", [MatchVerifier().walk, native_walk])
 @pytest.mark.parametrize("params", [UNCUT, COOL, replace(UNCUT, repeat_penalty=1.8)])
-def test_match_emits_the_targets_own_draws(model: Model, params: SamplingParams) -> None:
+def test_match_emits_the_targets_own_draws(
+    model: Model, params: SamplingParams, walk: Callable[..., Walk]
+) -> None:
     accepted = 0
     for seed in range(200):
         tree = bushy_tree(seed)
         with closing(Sampler(model, params, seed, [ROOT])) as sampler:
-            path, emitted, num_accepted = MatchVerifier().walk(tree, rows_of(tree), sampler, 5)
+            path, emitted, num_accepted = walk(tree, rows_of(tree), sampler, 5)
         assert emitted[:-1] == tree.token[path[1:]].tolist()
         with closing(Sampler(model, params, seed, [ROOT])) as sampler:
             last = ROOT
@@ -379,14 +402,17 @@ def test_match_emits_the_targets_own_draws(model: Model, params: SamplingParams)
     assert accepted > 100
 
 
-def test_match_stops_where_the_target_was_not_asked(model: Model) -> None:
+@pytest.mark.parametrize("walk", [MatchVerifier().walk, native_walk])
+def test_match_stops_where_the_target_was_not_asked(
+    model: Model, walk: Callable[..., Walk]
+) -> None:
     tree = TokenTree(3, V)
     tree.reset(ROOT)
     address = TARGET[ROOT].ctypes.data
     with closing(Sampler(model, replace(UNCUT, temperature=0.0), 0)) as sampler:
         token = sampler.sample(address, 0)
         tree.add(0, token, 0.5)
-        assert MatchVerifier().walk(tree, root_alone(tree), sampler, 0) == ([0], [token], 0)
+        assert walk(tree, root_alone(tree), sampler, 0) == ([0], [token], 0)
 
 
 def test_residual_stops_where_the_target_was_not_asked(model: Model) -> None:

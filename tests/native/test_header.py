@@ -47,11 +47,12 @@ def test_the_header_and_its_copy_for_ctypes_agree() -> None:
     version = re.search(r"#define DYSPEC_ABI_VERSION (\d+)", header)
     assert version is not None
     assert int(version[1]) == library.ABI_VERSION
-    functions = re.findall(r"DYSPEC_API\s+[\w* ]+?\*?(dyspec_\w+)\(([^)]*)\)", header)
+    functions = re.findall(r"DYSPEC_API\s+[\w*\s]+?\*?(dyspec_\w+)\(([^)]*)\)", header)
     counts = {name: args.count(",") + (args != "void") for name, args in functions}
     assert counts == {name: len(args) for name, (_, args) in library.SIGNATURES.items()}
     for struct, names in (
         ("tree", [field[0] for field in library.TreeStruct._fields_]),
+        ("backend_functions", [*library.BACKEND_FUNCTIONS]),
         ("llama", [name.removeprefix("memory_") for name in library.LLAMA_FUNCTIONS]),
     ):
         body = re.search(rf"typedef struct dyspec_{struct} {{(.*?)}} dyspec_", header, re.DOTALL)

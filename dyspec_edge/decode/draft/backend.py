@@ -19,7 +19,7 @@ NUM_PASSES = 3
 def choose(drafter: ModelDrafter, sampling: str, *, on_gpu: bool) -> None:
     """Let candidates be found where `sampling` says: "on" or "off", or "auto" where it is faster.
 
-    Where the device cannot do it, the host does; the log for debugging says why.
+    Where the backend cannot do it, the host does; the log for debugging says why.
 
     Args:
         on_gpu: a GPU holds layers of the draft; without one, "auto" stays with the host unmeasured.

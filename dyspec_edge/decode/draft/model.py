@@ -121,7 +121,7 @@ class ModelDrafter(Drafter):
         Returns:
             Whether that is possible; if not, the host goes on finding them.
         """
-        is_possible = self.cache.context.attach_candidates(
+        is_possible = self.cache.context.attach_backend_sampler(
             num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
         )
         self._take_backend_sampler()
@@ -129,7 +129,7 @@ class ModelDrafter(Drafter):
 
     def detach_backend_sampler(self) -> None:
         """Let candidates be found in logits that come to the host, as at first."""
-        self.cache.context.detach_candidates()
+        self.cache.context.detach_backend_sampler()
         self._take_backend_sampler()
 
     def time_pass(self, num_rows: int) -> float:
@@ -143,8 +143,8 @@ class ModelDrafter(Drafter):
         ids = np.empty((num_rows, NUM_CANDIDATES), np.int32)
         logits, lse = np.empty(ids.shape, np.float32), np.empty(num_rows, np.float32)
         started = time.perf_counter()
-        if context.candidates is not None:
-            context.candidates.read(rows.astype(np.int32), ids, logits, lse)
+        if context.backend_sampler is not None:
+            context.backend_sampler.read(rows.astype(np.int32), ids, logits, lse)
         else:
             row_bytes = np.uint64(4 * context.model.num_vocab)
             addresses = np.uint64(context.logits_address()) + row_bytes * rows
@@ -208,9 +208,9 @@ class ModelDrafter(Drafter):
 
     def _take_backend_sampler(self) -> None:
         """Tell native code where the candidates are found."""
-        candidates = self.cache.context.candidates
-        device = candidates.shared.address if candidates is not None else None
-        native.lib.dyspec_drafter_set_backend_sampler(self._handle.address, device)
+        sampler = self.cache.context.backend_sampler
+        address = sampler.handle.address if sampler is not None else None
+        native.lib.dyspec_drafter_set_backend_sampler(self._handle.address, address)
 
     def _work_on(self, tree: TokenTree) -> None:
         """Let native code begin with this step's tree, if it has not."""
@@ -236,7 +236,7 @@ class ModelDrafter(Drafter):
         self.cache.note_committed(self._unread)
         if code <= FIRST_BAD_ROW:
             what = f"row {FIRST_BAD_ROW - code} of the draft's logits"
-            raise not_finite(what, on_device=self.cache.context.candidates is not None)
+            raise not_finite(what, on_backend=self.cache.context.backend_sampler is not None)
         if code < 0:
             self.cache.check(code, self._step[0].size)
 
