@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -247,6 +248,7 @@ def test_what_does_not_fit_is_an_error() -> None:
         native.Planner(tree, 64, num_children=K, max_leaves=4, max_confidence=0.995).plan()
 
 
+@pytest.mark.skipif("DYSPEC_LIBRARY" in os.environ, reason="sanitizers take their time")
 def test_planning_is_no_burden() -> None:
     tree = TokenTree(1024, 64)
     planner = native.Planner(tree, 64, num_children=K, max_leaves=16, max_confidence=0.995)
