@@ -233,7 +233,9 @@ class ModelDrafter(Drafter):
 
     def _check(self, code: int) -> None:
         assert self._step is not None
-        self.cache.note_committed(self._unread)
+        if self._unread:  # the first pass has read it, as far as it came
+            self.cache.note_committed(self._unread)
+            self._unread = []
         if code <= FIRST_BAD_ROW:
             what = f"row {FIRST_BAD_ROW - code} of the draft's logits"
             raise not_finite(what, on_backend=self.cache.context.backend_sampler is not None)
