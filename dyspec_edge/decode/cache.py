@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from ctypes import c_double, c_int32, c_int64
+from ctypes import c_double, c_int32
 
 import numpy as np
 import numpy.typing as npt
@@ -181,22 +181,22 @@ class Cache:
     @property
     def decode_seconds(self) -> float:
         """Running total of passes over trees."""
-        return self._totals()[1][0]
+        return float(lib.dyspec_cache_decode_seconds(self.handle.address))
 
     @property
     def sequence_seconds(self) -> float:
         """Running total of copying and removing sequence ids; not part of `decode_seconds`."""
-        return self._totals()[1][1]
+        return float(lib.dyspec_cache_sequence_seconds(self.handle.address))
 
     @property
     def num_passes(self) -> int:
         """Passes over trees."""
-        return self._totals()[0][0]
+        return int(lib.dyspec_cache_n_passes(self.handle.address))
 
     @property
     def num_rows(self) -> int:
         """Their rows, padding included."""
-        return self._totals()[0][1]
+        return int(lib.dyspec_cache_n_rows(self.handle.address))
 
     def pad_to(self, sizes: Sequence[int]) -> None:
         """From now on the rows of a pass are filled up to the next of `sizes`; empty: never."""
@@ -233,11 +233,6 @@ class Cache:
         if self.handle.is_open:
             self.rewind(0)
         self.handle.close()
-
-    def _totals(self) -> tuple[list[int], list[float]]:
-        counts, seconds = (c_int64 * 2)(), (c_double * 2)()
-        lib.dyspec_cache_totals(self.handle.address, counts, seconds)
-        return list(counts), list(seconds)
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -139,7 +139,8 @@ class MatchVerifier(Verifier):
 
     def __init__(self, *, in_parts: bool = False) -> None:
         self._in_parts = in_parts
-        self._path = self._tokens = np.zeros(0, np.int32)
+        self._out = np.zeros((2, 0), np.int32)  # the path, and what was emitted below its nodes
+        self._addresses: tuple[int, ...] = ()
         self._num_accepted, self._draw_seconds = c_int32(), c_double()
 
     def verify(
@@ -154,9 +155,9 @@ class MatchVerifier(Verifier):
         """As `Verifier.verify`; after every pass Python finds the processor's caches empty."""
         if self._in_parts:
             return super().verify(target, drafter, tree, nodes, sampler, index)
-        if len(self._path) < tree.capacity:
-            self._path = np.zeros(tree.capacity, np.int32)
-            self._tokens = np.zeros(tree.capacity, np.int32)
+        if self._out.shape[1] < tree.capacity:
+            self._out = np.zeros((2, tree.capacity), np.int32)
+            self._addresses = tuple(pointer(row, np.int32, tree.capacity) for row in self._out)
         draft = drafter.shared_cache
         code = lib.dyspec_verify(
             target.handle.address,
@@ -166,17 +167,15 @@ class MatchVerifier(Verifier):
             pointer(nodes, np.int32, len(nodes)),
             len(nodes),
             index,
-            pointer(self._path, np.int32, tree.capacity),
-            pointer(self._tokens, np.int32, tree.capacity),
+            *self._addresses,
             self._num_accepted,
             self._draw_seconds,
         )
         if code < 0:
             sampler.check(code)
             target.check(code, len(nodes))
-        tokens: list[int] = self._tokens[:code].tolist()
+        path, tokens = self._out[:, :code].tolist()
         target.note_committed([tree.token.item(0), *tokens[:-1]])
-        path = self._path[:code].tolist()
         return Verified(path, tokens, self._num_accepted.value, self._draw_seconds.value)
 
     def choose(

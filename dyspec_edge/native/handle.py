@@ -44,7 +44,7 @@ class Handle:
         for used in self._uses:
             if not used.is_open:
                 return False
-        return self._free.alive
+        return self._address != 0
 
     @property
     def address(self) -> int:
@@ -59,4 +59,5 @@ class Handle:
 
     def close(self) -> None:
         """Free the object.  Idempotent."""
+        self._address = 0
         self._free()

@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -99,7 +99,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_cache_rewind": (c_int32, [address_t, c_int32]),
     "dyspec_cache_time_pass": (c_int32, [address_t, c_int32, POINTER(c_double)]),
     "dyspec_cache_length": (c_int32, [address_t]),
-    "dyspec_cache_totals": (None, [address_t, c_int64 * 2, c_double * 2]),
+    "dyspec_cache_n_passes": (c_int64, [address_t]),
+    "dyspec_cache_n_rows": (c_int64, [address_t]),
+    "dyspec_cache_decode_seconds": (c_double, [address_t]),
+    "dyspec_cache_sequence_seconds": (c_double, [address_t]),
     "dyspec_cache_rows": (None, [address_t, address_t]),
     "dyspec_verify": (
         c_int32,

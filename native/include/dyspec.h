@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 11
+#define DYSPEC_ABI_VERSION 12
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -279,8 +279,12 @@ DYSPEC_API int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, d
 
 DYSPEC_API int32_t dyspec_cache_length(const dyspec_cache *cache);
 
-// counts[2]: passes over trees, their rows; seconds[2]: of these, of copying and removing ids.
-DYSPEC_API void dyspec_cache_totals(const dyspec_cache *cache, int64_t *counts, double *seconds);
+// Totals: passes over trees and their rows, padding included; seconds of these, and of copying and
+// removing sequence ids.
+DYSPEC_API int64_t dyspec_cache_n_passes(const dyspec_cache *cache);
+DYSPEC_API int64_t dyspec_cache_n_rows(const dyspec_cache *cache);
+DYSPEC_API double dyspec_cache_decode_seconds(const dyspec_cache *cache);
+DYSPEC_API double dyspec_cache_sequence_seconds(const dyspec_cache *cache);
 
 // rows[tree_capacity]: the addresses of the nodes' logits, valid until the next pass of the
 // context; 0 for a node that this step has not evaluated.

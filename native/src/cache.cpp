@@ -280,11 +280,20 @@ int32_t dyspec_cache_failure(const dyspec_cache *cache, int32_t *n_rows) {
     return cache->decode_code;
 }
 
-void dyspec_cache_totals(const dyspec_cache *cache, int64_t *counts, double *seconds) {
-    counts[0] = cache->n_passes;
-    counts[1] = cache->n_rows;
-    seconds[0] = cache->decode_seconds;
-    seconds[1] = cache->sequence_seconds;
+int64_t dyspec_cache_n_passes(const dyspec_cache *cache) {
+    return cache->n_passes;
+}
+
+int64_t dyspec_cache_n_rows(const dyspec_cache *cache) {
+    return cache->n_rows;
+}
+
+double dyspec_cache_decode_seconds(const dyspec_cache *cache) {
+    return cache->decode_seconds;
+}
+
+double dyspec_cache_sequence_seconds(const dyspec_cache *cache) {
+    return cache->sequence_seconds;
 }
 
 void dyspec_cache_rows(const dyspec_cache *cache, uint64_t *rows) {
