@@ -17,7 +17,7 @@ from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.policy import parse
-from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
@@ -29,6 +29,11 @@ Rows = npt.NDArray[np.float32]
 
 CHEAP_ROWS = CostCurve((1, 64), (1.0, 1.1)), CostCurve((1, 16), (0.005, 0.006))
 """Prices at which `priced` grows large trees: of a streamed target and a small draft."""
+
+
+def live_prices(target: CostCurve, draft: CostCurve | None = None) -> LivePrices:
+    """Prices as they were just measured."""
+    return LivePrices(Prices(target, draft))
 
 
 def open_context(
@@ -110,8 +115,8 @@ def opened_decoder(
         chosen = parse(policy, ends)
         nodes, capacity = 1 + chosen.max_nodes, chosen.tree_capacity
         num_sequences = chosen.max_leaves
-        if isinstance(chosen, PricedPolicy):
-            chosen.set_prices(prices[0], prices[1] if with_draft else None)
+        if chosen.needs_prices:
+            chosen.set_prices(live_prices(prices[0], prices[1] if with_draft else None))
 
         def cache(of: Model, tokens: int) -> Cache:
             context = open_context(
@@ -121,7 +126,7 @@ def opened_decoder(
             return Cache(context, capacity)
 
         drafter = None
-        if chosen.max_nodes > 0 and with_draft:
+        if chosen.uses_draft and with_draft:
             draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
             drafter = ModelDrafter(
                 cache(draft_model, num_ctx_draft or num_ctx),

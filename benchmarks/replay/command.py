@@ -35,7 +35,7 @@ from dyspec_edge.bench.journal import Journal
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.load.calibration import milliseconds
+from dyspec_edge.decode.prices import milliseconds
 from dyspec_edge.load.machine import physical_cores
 
 CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)

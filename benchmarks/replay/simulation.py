@@ -29,7 +29,7 @@ from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
-from dyspec_edge.decode.policy.priced import PricedPolicy
+from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier
@@ -271,8 +271,8 @@ def replay(
         on_step: called with the number of emitted tokens before every step; it may change the
             clock.
     """
-    if isinstance(policy, PricedPolicy) and not hasattr(policy, "target"):
-        policy.set_prices(clock.machine.target, clock.machine.draft)
+    if policy.needs_prices and policy.prices is None:
+        policy.set_prices(LivePrices(Prices(clock.machine.target, clock.machine.draft)))
     # The loop asks of these two no more than they have.
     drafter = ReplayDrafter(source, clock)
     target = cast(Cache, ReplayTarget(clock))

@@ -14,7 +14,9 @@ from dyspec_edge.decode.policy.sequoia import WIDTH, Acceptance, SequoiaPolicy
 from dyspec_edge.engine import Engine, EngineConfig, Message, SamplingParams
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.load import sequoia_rates
-from dyspec_edge.load.loading import Loaded, Models, open_models
+from dyspec_edge.load.contexts import Contexts
+from dyspec_edge.load.loading import Loaded
+from dyspec_edge.load.models import Models, open_models
 
 LLAMA_CPP_DEFAULTS = SamplingParams()
 
@@ -75,15 +77,12 @@ def _fit(
     on_progress: Callable[[float], None],
 ) -> Acceptance:
     policy = SequoiaPolicy(WIDTH, models.target.end_tokens, max_depth=1)
-    decoder = models.decoder(policy, config.verify)
-    try:
-        engine = Engine(config, Loaded(decoder, models, None))
+    with closing(Contexts(models, policy, config.verify)) as contexts:
+        engine = Engine(config, Loaded(models, contexts, lambda: policy))
         for number, prompt in enumerate(prompts):
             on_progress(number / len(prompts))
             seed = number + 1 if sampling.seed is None else sampling.seed
             engine.generate(prompt, sampling=replace(sampling, seed=seed), max_tokens=max_tokens)
-    finally:
-        decoder.close()
     on_progress(1.0)
     if not policy.num_accepted.any():
         raise DyspecError("no drafted token was accepted: the draft does not suit the target")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,24 +20,21 @@ import psutil
 from dyspec_edge.bench.prompts import Prompt
 from dyspec_edge.bench.schedule import Lane, Turn
 from dyspec_edge.decode.loop import Step
-from dyspec_edge.decode.policy import Policy, parse
-from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
+from dyspec_edge.decode.policy import Policy
+from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import Cancelled, OptionError
-from dyspec_edge.load.assembly import Progress
-from dyspec_edge.load.calibration import Calibration
-from dyspec_edge.load.loading import Loaded, calibrate, open_models, pad_passes, set_prices
+from dyspec_edge.load.calibration import learned_by
+from dyspec_edge.load.contexts import Contexts
+from dyspec_edge.load.loading import Loaded
+from dyspec_edge.load.models import Progress, open_models
 
 NUM_BINS = 10
 """Of the draft's confidence, from 0 to 1."""
 
 WARM_UP_TOKENS = 8
-
-BY_PRICES = ("priced", "sequoia:auto")
-"""Policies that go by what passes cost, which is measured once for all runs."""
 
 
 class Stage:
@@ -63,19 +60,18 @@ class Stage:
         self._config = replace(config, policy=None, verify="match")
         self._fresh = fresh
         self._policies: dict[Lane, Policy] = {}
-        self._calibration: Calibration | None = None
+        self._prices: Prices | None = None
         self._engine: Engine | None = None
         self._stopped = False
         self._models = open_models(self._config, on_progress)
         try:
             self._check(lanes)
-            if any(lane.policy in BY_PRICES for lane in lanes):
-                decoder = self._models.decoder(self._parse("priced"), "match")
-                try:
-                    calibrator = self._models.calibrator()
-                    self._calibration = calibrate(decoder, calibrator, on_progress)
-                finally:
-                    decoder.close()
+            policies = [self._models.policy(lane.policy, lane.verify) for lane in lanes]
+            weighing = next((policy for policy in policies if policy.needs_prices), None)
+            if weighing is not None:
+                calibrator = self._models.calibrator()
+                with closing(Contexts(self._models, weighing, "match", measures=True)) as contexts:
+                    self._prices = contexts.calibrate(calibrator, on_progress)
         except BaseException:
             self.close()
             raise
@@ -105,8 +101,9 @@ class Stage:
             KeyError, TypeError, ValueError: that is of no use to this policy.
         """
         policy = self._policy(lane)
-        if isinstance(policy, PricedPolicy):
-            policy.restore(learned)
+        policy.restore(learned)
+        if policy.prices is not None:
+            policy.prices.restore(learned)
 
     def play(self, turn: Turn, sampling: SamplingParams, num_tokens: int) -> dict[str, Any]:
         """One reply, and everything that is known of it.
@@ -127,15 +124,15 @@ class Stage:
             seconds = time.perf_counter() - started
         if chunk.finish_reason == "cancelled" or chunk.stats is None:
             raise Cancelled("stopped")
-        policy = self._policies.get(turn.lane)
+        policy = self._policies[turn.lane]
         return {
             "stats": chunk.stats.as_dict(),
             "finish_reason": chunk.finish_reason,
             "tokens_sha256": hashlib.sha256(np.array(tokens, "<i4").tobytes()).hexdigest(),
             "request_seconds": seconds,
             "confidence": confidence.as_dict(),
-            "learned": policy.as_dict() if isinstance(policy, PricedPolicy) else None,
-            "basis": self._basis(policy),
+            "learned": learned_by(policy) or None,
+            "basis": policy.explanation,
             "order": turn.order,
             "load": psutil.getloadavg()[0],
             "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -158,13 +155,13 @@ class Stage:
         self.close()
 
     def _check(self, lanes: Sequence[Lane]) -> None:
-        branches = self._models.reports[0].kind not in ("recurrent", "hybrid")
-        has_draft = self._models.draft is not None
-        for policy in dict.fromkeys(lane.policy for lane in lanes):
-            if policy == "none" or (branches and (has_draft or policy == "priced")):
-                continue
-            reason = self._models.plain_reason or "no draft model; name one with -md"
-            raise OptionError(f"policy '{policy}' cannot run: {reason}")
+        models = self._models
+        for lane in lanes:
+            policy = models.policy(lane.policy, lane.verify)
+            has_draft = models.draft is not None or not policy.needs_draft
+            if policy.max_nodes > 0 and not (models.can_branch and has_draft):
+                reason = models.plain_reason or "no draft model; name one with -md"
+                raise OptionError(f"policy '{policy.name}' cannot run: {reason}")
 
     @contextmanager
     def _opened(self, lane: Lane) -> Iterator[Engine]:
@@ -172,34 +169,22 @@ class Stage:
         if self._stopped:
             raise Cancelled("stopped")
         policy = self._policy(lane)
-        idle = isinstance(policy, PricedPolicy) and policy.draft is None
-        drafts = policy.max_nodes > 0 and not idle
-        decoder = self._models.decoder(policy, lane.verify, drafts=drafts)
-        try:
-            if self._calibration is not None and lane.policy in BY_PRICES:
-                pad_passes(decoder, self._calibration)
-            self._engine = Engine(self._config, Loaded(decoder, self._models, None))
-            yield self._engine
-        finally:
-            self._engine = None
-            decoder.close()
+        contexts = Contexts(self._models, policy, lane.verify, drafts=policy.uses_draft)
+        with closing(contexts):
+            try:
+                loaded = Loaded(self._models, contexts, lambda: policy)
+                self._engine = Engine(self._config, loaded)
+                yield self._engine
+            finally:
+                self._engine = None
 
     def _policy(self, lane: Lane) -> Policy:
         if self._fresh or lane not in self._policies:
-            policy = self._parse(lane.policy)
-            if self._calibration is not None and lane.policy in BY_PRICES:
-                assert isinstance(policy, (PricedPolicy, SequoiaPolicy))
-                set_prices(policy, self._calibration)
+            policy = self._models.policy(lane.policy, lane.verify)
+            if self._prices is not None:
+                policy.set_prices(LivePrices(self._prices))
             self._policies[lane] = policy
         return self._policies[lane]
-
-    def _basis(self, policy: Policy | None) -> str | None:
-        if isinstance(policy, PricedPolicy) and self._calibration is not None:
-            return f"policy {policy.name}: {self._calibration.prices}"
-        return policy.explanation if isinstance(policy, SequoiaPolicy) else None
-
-    def _parse(self, spec: str) -> Policy:
-        return parse(spec, self._models.target.end_tokens)
 
 
 class Confidence:

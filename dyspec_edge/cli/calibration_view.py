@@ -7,15 +7,15 @@ from pathlib import Path
 from rich.table import Table
 
 from dyspec_edge.cli.plotting import require_matplotlib, save
+from dyspec_edge.decode.prices import ACCEPTANCES, Prices, milliseconds
 from dyspec_edge.errors import OptionError
-from dyspec_edge.load.calibration import ACCEPTANCES, Calibration, milliseconds
 
 PLOT_SUFFIXES = (".png", ".svg")
 
 
-def table(calibration: Calibration) -> Table:
+def table(prices: Prices) -> Table:
     """Passes and predictions."""
-    target, draft = calibration.target, calibration.draft
+    target, draft = prices.target, prices.draft
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("rows", "target pass", "of one row", "draft pass"):
         grid.add_column(heading, justify="right", no_wrap=True)
@@ -30,15 +30,15 @@ def table(calibration: Calibration) -> Table:
     return grid
 
 
-def predictions(calibration: Calibration) -> Table:
+def predictions(prices: Prices) -> Table:
     """The best speedup at a few acceptance rates, by a drafted or a copied chain."""
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     grid.add_column("predicted best speedup at acceptance", no_wrap=True)
     for acceptance in ACCEPTANCES:
         grid.add_column(f"{acceptance:g}", justify="right", no_wrap=True)
-    kinds = [("tokens copied from the text", calibration.copy_speedup)]
-    if calibration.draft is not None:
-        kinds.insert(0, ("tokens drafted by the draft model", calibration.speedup))
+    kinds = [("tokens copied from the text", prices.copy_speedup)]
+    if prices.draft is not None:
+        kinds.insert(0, ("tokens drafted by the draft model", prices.speedup))
     for name, speedup in kinds:
         grid.add_row(name, *(f"{speedup(a):.2f}x" for a in ACCEPTANCES))
     return grid
@@ -53,7 +53,7 @@ def check_plot_path(path: Path) -> None:
     require_matplotlib("--plot")
 
 
-def plot(calibration: Calibration, path: Path) -> None:
+def plot(prices: Prices, path: Path) -> None:
     """Draw the curves.
 
     Raises:
@@ -63,16 +63,16 @@ def plot(calibration: Calibration, path: Path) -> None:
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    for name, curve in (("target", calibration.target), ("draft", calibration.draft)):
+    for name, curve in (("target", prices.target), ("draft", prices.draft)):
         if curve is not None:
             axes.plot(curve.sizes, [1e3 * s for s in curve.seconds], marker="o", label=name)
-    sizes = calibration.target.sizes
-    axes.axhline(1e3 * calibration.target.at(1), linestyle=":", color="grey", label="one token")
+    sizes = prices.target.sizes
+    axes.axhline(1e3 * prices.target.at(1), linestyle=":", color="grey", label="one token")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sizes, [str(n) for n in sizes])
     axes.set_xlabel("rows of a pass")
     axes.set_ylabel("milliseconds")
-    axes.set_title(calibration.verdict, fontsize=8)
+    axes.set_title(prices.verdict, fontsize=8)
     axes.legend()
     save(figure, path)

@@ -1,4 +1,4 @@
-"""What passes cost on this machine, and whether drafting can pay at those prices.
+"""What the passes of a model cost on this machine, by their rows.
 
 A curve is measured once and goes straight on beyond its last point.  Kernels of quantised weights
 work on blocks of rows, so that a pass may cost more than a larger one: where that was measured,
@@ -30,6 +30,9 @@ SLOW_SIZES = (1, 8, 32)
 A draft is measured further than its trees go, because it reads what it missed, too."""
 
 SLOW_SECONDS = 0.5
+ENOUGH_SECONDS = 0.25
+"""A size is measured until this much time went into it, three times at most."""
+
 LONGEST_MEASUREMENT = 8.0
 """Seconds; sizes that would take longer are left to the straight line."""
 
@@ -284,76 +287,6 @@ def _worthy(seconds: dict[int, float]) -> CostCurve:
     sizes = tuple(sorted({1, *worth}))
     has_blocks = any(seconds[n] > BLOCKS * cheapest_above[n] for n in seconds if n > 1)
     return CostCurve(sizes, tuple(seconds[n] for n in sizes), padded=has_blocks)
-
-
-LENGTHS = (4, 8)
-"""Chain lengths k at which the check at load looks."""
-
-TYPICAL_ACCEPTANCE = 0.75
-REQUIRED_GAIN = 1.1
-ENOUGH_SECONDS = 0.25
-"""A size is measured until this much time went into it, three times at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassCosts:
-    """Measured seconds of a pass.
-
-    Attributes:
-        target: seconds by number of rows.
-        draft: seconds of one row, or None without a draft.
-    """
-
-    target: dict[int, float]
-    draft: float | None
-
-    @property
-    def plain(self) -> float:
-        """Seconds of one plainly decoded token."""
-        return self.target[1]
-
-    def predicted_gain(self, acceptance: float = TYPICAL_ACCEPTANCE) -> float:
-        """The best chain's speed against plain decoding at that acceptance rate a.
-
-        (1 + a + ... + a^k) T(1) / (k D(1) + T(1 + k)), the largest over k in `LENGTHS`.
-        """
-        if self.draft is None:
-            return 1.0
-        return max(
-            sum(acceptance**i for i in range(k + 1))
-            * self.plain
-            / (k * self.draft + self.target[1 + k])
-            for k in LENGTHS
-        )
-
-    @property
-    def pays(self) -> bool:
-        """Whether the check at load switches drafting on."""
-        return self.predicted_gain() >= REQUIRED_GAIN
-
-
-def measure(
-    target: Cache,
-    draft: Cache | None,
-    sizes: Sequence[int],
-    on_progress: Callable[[float], None] | None = None,
-) -> PassCosts:
-    """Time target passes of `sizes` rows and a draft pass of one row.
-
-    Args:
-        on_progress: called with the fraction done.
-    """
-    jobs = [(target, n) for n in sizes] + ([(draft, 1)] if draft is not None else [])
-    for cache in (target, draft):
-        if cache is not None:
-            cache.time_pass(1)  # the first pass pays for page faults and graph building
-    seconds: list[float] = []
-    for cache, n in jobs:
-        seconds.append(_time(cache, n))
-        if on_progress is not None:
-            on_progress(len(seconds) / len(jobs))
-    by_rows = dict(zip(sizes, seconds, strict=False))
-    return PassCosts(by_rows, seconds[-1] if draft is not None else None)
 
 
 def _time(cache: Cache, num_rows: int) -> float:

@@ -23,8 +23,7 @@ from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.policy import ROOT, Policy
-from dyspec_edge.decode.policy.plain import PlainPolicy
+from dyspec_edge.decode.policy import ROOT, PlainPolicy, Policy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.snapshot import TreeSnapshot
 from dyspec_edge.decode.timing import StepCost, StepTimer
@@ -71,6 +70,7 @@ class Conversation:
             out.
         policy: of this conversation alone; None decodes plainly.
         verifier: `match` or `residual`.
+        on_close: called once, after the caches were closed.
 
     Attributes:
         tree: of the step under way or the last one.
@@ -85,6 +85,7 @@ class Conversation:
         drafter: Drafter | None = None,
         policy: Policy | None = None,
         verifier: Verifier | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.target = target
         self.drafter = drafter or NoDrafter()
@@ -94,6 +95,7 @@ class Conversation:
         self.end_tokens = frozenset(end_tokens.tolist())
         self._timer = StepTimer(self.target, self.drafter)
         self._abort_flag = native.AbortFlag()
+        self._is_open, self._on_close = True, on_close
         self._root = 0
         self._sampler: Sampler | None = None
 
@@ -201,10 +203,12 @@ class Conversation:
         self._abort_flag.clear()
 
     def close(self) -> None:
-        """Close both caches and their contexts.  Idempotent."""
+        """Give the cells of both caches back to their contexts.  Idempotent."""
         self.target.close()
-        self.target.context.close()
         self.drafter.close()
+        if self._is_open:
+            self._is_open = False
+            self._on_close()
 
     def _take_turn(self) -> None:
         """Let passes look at this conversation's flag: another one may have had the contexts."""

@@ -40,7 +40,7 @@ class Engine:
     def __init__(self, config: EngineConfig, loaded: Loaded) -> None:
         self.config = config
         self.num_ctx = loaded.models.num_ctx
-        self.conversation = loaded.decoder
+        self.conversation = loaded.conversation()
         self._loaded = loaded
         self._model = loaded.models.target
         self._lock = threading.Lock()

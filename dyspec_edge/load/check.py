@@ -20,7 +20,8 @@ from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import UBATCH, Context, Model
-from dyspec_edge.load.loading import EngineConfig, load
+from dyspec_edge.load.config import EngineConfig
+from dyspec_edge.load.loading import load
 from dyspec_edge.load.machine import physical_cores
 
 DEFAULT_BOUND = 1.0
@@ -100,13 +101,12 @@ def compare_passes(
     policy = "none" if config.draft is None else "chain:1"
     loaded = load(replace(config, policy=policy, num_ctx=_CELLS), on_progress)
     try:
-        adapters = [loaded.models.target.load_adapter(path) for path in config.lora]
-        plan = loaded.models.builder.plan
+        models, plan = loaded.models, loaded.models.plan
         target = replace(config, flash_attn=plan.flash_attn)
-        reports = [_compare(target, loaded.models.target, "target", adapters, n, bound)]
-        if loaded.models.draft is not None:
+        reports = [_compare(target, models.target, "target", models.adapters, n, bound)]
+        if models.draft is not None:
             draft = replace(config, flash_attn=plan.flash_attn_draft)
-            reports.append(_compare(draft, loaded.models.draft, "draft", [], n, bound))
+            reports.append(_compare(draft, models.draft, "draft", [], n, bound))
     finally:
         loaded.close()
     return tuple(reports)

@@ -20,6 +20,7 @@ class EngineConfig:
         model, draft: GGUF files, of split ones the first shard (-m, -md).
         num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the training length of
             the target (-c, -cd).
+        num_conversations: how many can be open at the same time, each of `num_ctx` tokens.
         num_threads: None for the number of physical cores (-t).
         num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).
         require_gpu: refuse to run without a GPU (--require-gpu).
@@ -40,6 +41,7 @@ class EngineConfig:
     draft: Path | None = None
     num_ctx: int | None = None
     num_ctx_draft: int | None = None
+    num_conversations: int = 1
     num_threads: int | None = None
     num_gpu_layers: int | None = None
     num_gpu_layers_draft: int | None = None
@@ -82,6 +84,8 @@ class EngineConfig:
                 )
         if self.policy is not None:
             parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
+        if self.num_conversations < 1:
+            raise OptionError(f"{self.num_conversations} conversations: it must be 1 or more")
         if self.num_threads is not None and self.num_threads < 1:
             raise OptionError(f"{self.num_threads} threads: -t must be 1 or more")
         if self.draft_temperature is not None and not self.draft_temperature > 0:

@@ -1,102 +1,90 @@
-"""From a configuration to a decoder that is ready: files checked, models placed, policy chosen."""
+"""From a configuration to something that decodes: models, contexts, prices, the choice of a policy.
+
+open_models     files checked, placed and read                         models.py
+Contexts        room for conversations, as large as the policy needs   contexts.py
+prices          measured, or what was measured before                  calibration.py
+Loaded          makes conversations: the policy is known by then, and whether it has a draft
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from dyspec_edge import llama
-from dyspec_edge.decode import cost
-from dyspec_edge.decode.draft.interface import NoDrafter
 from dyspec_edge.decode.loop import Conversation
-from dyspec_edge.decode.policy import Policy, parse
-from dyspec_edge.decode.policy.plain import PlainPolicy
-from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
-from dyspec_edge.errors import DeviceError, OptionError
-from dyspec_edge.files.model_file import FileReport, inspect_file
-from dyspec_edge.files.pair import PairReport, require_pair
-from dyspec_edge.load.assembly import Builder, Progress, closing_on_error
-from dyspec_edge.load.calibration import Calibration, Calibrator
+from dyspec_edge.decode.policy import Policy
+from dyspec_edge.decode.prices import LivePrices, Prices
+from dyspec_edge.load.calibration import Calibrator, learned_by
+from dyspec_edge.load.choice import choose
 from dyspec_edge.load.config import EngineConfig
-from dyspec_edge.load.machine import available_memory
-from dyspec_edge.load.plan import place
-
-__all__ = ["EngineConfig", "Loaded", "Models", "load", "open_models"]
-
-DEFAULT_POLICY = "priced"
-RESIDUAL_POLICY = "dyspec:8"
-"""Priced trees look at the tokens that they buy, which the residual verifier does not allow."""
+from dyspec_edge.load.contexts import Contexts
+from dyspec_edge.load.models import Models, Progress, closing_on_error, open_models
 
 
-@dataclass(frozen=True, slots=True)
-class Models:
-    """Open weights, over which decoders can be built as often as asked.
+class Loaded:
+    """Everything that conversations share.
 
-    Attributes:
-        target, draft: the draft is None where decoding cannot use one.
-        reports: what the files of both are.
-        pair: how their vocabularies fit.
-        plain_reason: why decoding is plain whatever the policy, as a line to show.
-        notices: other lines to show.
+    Args:
+        models: opened.
+        contexts: opened over them.
+        new_policy: makes the policy of a conversation.
+        plain_seconds: of a token; None if not measured.
+        notices: lines to show.
+        prices: of passes; None if not measured.
+        calibrator: keeps what policies learn, if it is to be kept.
+        learned: by an earlier policy of this kind.
     """
 
-    builder: Builder
-    target: llama.Model
-    draft: llama.Model | None
-    reports: tuple[FileReport, FileReport | None]
-    pair: PairReport | None
-    num_ctx: int
-    plain_reason: str | None
-    notices: tuple[str, ...]
+    def __init__(
+        self,
+        models: Models,
+        contexts: Contexts,
+        new_policy: Callable[[], Policy],
+        *,
+        plain_seconds: float | None = None,
+        notices: tuple[str, ...] = (),
+        prices: Prices | None = None,
+        calibrator: Calibrator | None = None,
+        learned: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.models = models
+        self.plain_seconds = plain_seconds
+        self.notices = notices
+        self.prices = prices
+        self._contexts = contexts
+        self._new_policy = new_policy
+        self._calibrator = calibrator
+        self._learned = learned
 
-    def decoder(self, policy: Policy | None, verify: str, *, drafts: bool = True) -> Conversation:
-        """A decoder with contexts of its own.
-
-        Args:
-            verify: "auto", "match" or "residual".
-            drafts: whether the draft gets a context.
+    def conversation(self) -> Conversation:
+        """A new conversation; when it is closed, what its policy has learned is kept.
 
         Raises:
-            DeviceError: no memory for the contexts.
+            DyspecError: as many as there is room for are open.
         """
-        draft = self.draft if drafts else None
-        return self.builder.decoder(self.target, draft, self.pair, policy, verify)
+        policy = self._new_policy()
+        if self._learned is not None:
+            policy.restore(self._learned)
+        before = learned_by(policy)
 
-    def calibrator(self, *, afresh: bool = False) -> Calibrator:
-        """What measures these models, placed as they are."""
-        return self.builder.calibrator(*self.reports, afresh=afresh)
+        def remember() -> None:
+            now = learned_by(policy)
+            if self._calibrator is not None and now != before:
+                self._learned = now
+                self._calibrator.remember(policy)
 
-    def close(self) -> None:
-        """Close the models; decoders come first.  Idempotent."""
-        if self.draft is not None:
-            self.draft.close()
-        self.target.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Everything that an engine needs; `plain_seconds` of a token are None if not measured."""
-
-    decoder: Conversation
-    models: Models
-    plain_seconds: float | None
-    notices: tuple[str, ...] = ()
-    calibration: Calibration | None = None
-    calibrator: Calibrator | None = None
+        return self._contexts.conversation(policy, remember)
 
     def close(self) -> None:
-        """Keep what was learned; close contexts, then models.  Idempotent."""
-        policy = self.decoder.policy
-        if self.calibrator is not None and isinstance(policy, PricedPolicy):
-            self.calibrator.remember(policy)
-        self.decoder.close()
+        """Close conversations, contexts and models.  Idempotent."""
+        self._contexts.close()
         self.models.close()
 
 
 def load(
     config: EngineConfig, on_progress: Progress | None = None, *, measure_afresh: bool = False
 ) -> Loaded:
-    """Open the models of `config` and choose the policy.
+    """Open the models of `config`, choose the policy and measure what it goes by.
 
     Args:
         on_progress: called with what is being done and a fraction 0..1.
@@ -108,200 +96,47 @@ def load(
     with closing_on_error() as opened:
         models = open_models(config, on_progress)
         opened.callback(models.close)
-        spec = _policy_spec(config, models)
-        policy = parse(spec, models.target.end_tokens)
-        decoder = models.decoder(policy, config.verify)
-        opened.callback(decoder.close)
-        notices = [*models.notices, *([models.plain_reason] if models.plain_reason else [])]
-        calibrator = calibration = None
-        plain_seconds: float
-        if isinstance(policy, SequoiaPolicy) and policy.needs_prices:
+        choice = choose(models)
+        policy = models.policy(choice.spec, config.verify)
+        measures = policy.needs_prices or choice.by_prices
+        contexts = Contexts(models, policy, config.verify, measures=measures)
+        opened.callback(contexts.close)
+        calibrator = prices = learned = None
+        if measures:
             calibrator = models.calibrator(afresh=measure_afresh)
-            calibration = calibrate(decoder, calibrator, on_progress)
-            set_prices(policy, calibration)
-            pad_passes(decoder, calibration)
-            plain_seconds, pays = calibration.target.at(1), True
-        elif isinstance(policy, PricedPolicy):
-            calibrator = models.calibrator(afresh=measure_afresh)
-            calibration = calibrate(decoder, calibrator, on_progress)
-            set_prices(policy, calibration)
-            pad_passes(decoder, calibration)
-            if policy.draft is not None:
-                calibrator.recall(policy)
-            notices.append(_explanation(policy, calibration))
-            plain_seconds, pays = calibration.target.at(1), policy.draft is not None
+            prices = contexts.calibrate(calibrator, on_progress)
+            choice = choice.settled(prices)
+            new_policy = _policies(models, choice.spec, LivePrices(prices))
+            plain_seconds = prices.target.at(1)
         else:
-            chooses = config.policy is None and models.draft is not None
-            costs = _measure(decoder, on_progress, chooses=chooses)
-            plain_seconds, pays = costs.plain, costs.pays or not chooses
-            if chooses:
-                notices.append(_verdict(costs))
-                decoder.policy = policy if pays else PlainPolicy()
-            elif config.policy == DEFAULT_POLICY and policy.max_nodes > 0:
-                notices.append(f"policy {spec}: {DEFAULT_POLICY} trees need --verify match")
-        if isinstance(policy, SequoiaPolicy):
-            notices.append(policy.explanation)
-        if models.draft is not None and not pays:
-            _close_draft(decoder, models.draft)
-        return Loaded(decoder, models, plain_seconds, tuple(notices), calibration, calibrator)
-
-
-def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Models:
-    """Check the files of `config`, place the models and open them.
-
-    Args:
-        on_progress: called with what is being done and a fraction 0..1.
-
-    Raises:
-        ModelFileError, VocabularyError, DeviceError, OptionError: as their names say; nothing
-            stays open.
-    """
-    config.check()
-    llama.set_verbose(config.verbose)
-    report = inspect_file(config.model)
-    plain_reason = _plain_reason(config, report)
-    pair: PairReport | None = None
-    draft_report: FileReport | None = None
-    notices: list[str] = []
-    if plain_reason is None and config.draft is not None:
-        draft_report = inspect_file(config.draft)
-        plain_reason = _draft_obstacle(config, draft_report)
-    if plain_reason is None and draft_report is not None:
-        pair = require_pair(report, draft_report)
-        if pair.num_only_target or pair.num_only_draft or pair.differing:
-            notices.append(f"vocabularies: {pair.summary()}")
-    else:
-        draft_report = None
-    if config.policy == "none":
-        draft_report = None
-    devices = llama.gpu_devices() if llama.supports_gpu() else ()
-    if config.require_gpu and not devices:
-        raise DeviceError(
-            "no GPU: this llama.cpp is built without one or finds none; see README, GPU"
+            new_policy = _policies(models, choice.spec, None)
+            plain_seconds = contexts.plain_seconds(on_progress)
+        policy = new_policy()
+        if calibrator is not None:
+            learned = calibrator.recall(policy)
+        if models.draft is not None and not policy.uses_draft:
+            contexts.close_draft()
+            models.draft.close()
+        said = (policy.explanation,) if policy.explanation is not None else ()
+        return Loaded(
+            models,
+            contexts,
+            new_policy,
+            plain_seconds=plain_seconds,
+            notices=(*models.notices, *choice.notices, *said),
+            prices=prices,
+            calibrator=calibrator,
+            learned=learned,
         )
-    plan = place(
-        report,
-        draft_report,
-        devices,
-        memory=available_memory(),
-        cache_types=(config.cache_type_k, config.cache_type_v),
-        num_ctx=config.num_ctx,
-        num_ctx_draft=config.num_ctx_draft,
-        layers=config.num_gpu_layers,
-        layers_draft=config.num_gpu_layers_draft,
-        flash_attn=config.flash_attn,
-        gpu_build=llama.supports_gpu(),
-    )
-    notices.extend(plan.notices)
-    builder = Builder(config, plan, on_progress)
-    with closing_on_error() as opened:
-        target = builder.model(config.model, "target", layers=plan.layers)
-        opened.callback(target.close)
-        draft = None
-        if draft_report is not None:
-            draft = builder.model(draft_report.path, "draft", layers=plan.layers_draft)
-    return Models(
-        builder,
-        target,
-        draft,
-        (report, draft_report),
-        pair if draft is not None else None,
-        plan.num_ctx,
-        plain_reason,
-        tuple(notices),
-    )
 
 
-def _plain_reason(config: EngineConfig, report: FileReport) -> str | None:
-    """Why decoding is plain whatever the draft, as a line to show; None if it need not be."""
-    if report.kind in ("recurrent", "hybrid"):
-        return (
-            f"{report.path.name} is {report.kind} ({report.architecture}): its state cannot branch "
-            "into a tree, so decoding is plain"
-        )
-    if config.draft is None:
-        if config.policy not in (None, "none", DEFAULT_POLICY):
-            raise OptionError(f"policy '{config.policy}' needs a draft model; name one with -md")
-        if config.policy != "none" and config.verify == "residual":
-            return "no draft model: with --verify residual decoding is plain (-md adds one)"
-    return None
+def _policies(models: Models, spec: str, prices: LivePrices | None) -> Callable[[], Policy]:
+    """Makes policies that share prices, and nothing else."""
 
+    def new() -> Policy:
+        policy = models.policy(spec, models.config.verify)
+        if prices is not None:
+            policy.set_prices(prices)
+        return policy
 
-def _draft_obstacle(config: EngineConfig, draft: FileReport) -> str | None:
-    if draft.kind in ("recurrent", "hybrid"):
-        lookup = config.policy in (None, DEFAULT_POLICY) and config.verify != "residual"
-        then = "it is not used" if lookup else "decoding is plain"
-        return (
-            f"{draft.path.name} is {draft.kind} ({draft.architecture}): it cannot draft a tree, so "
-            f"{then}"
-        )
-    return None
-
-
-def _policy_spec(config: EngineConfig, models: Models) -> str:
-    """The policy that runs, as `parse` reads it."""
-    spec = config.policy or DEFAULT_POLICY
-    if models.reports[0].kind in ("recurrent", "hybrid"):
-        return "none"
-    if spec == DEFAULT_POLICY and config.verify == "residual":
-        spec = RESIDUAL_POLICY
-    return spec if models.draft is not None or spec == DEFAULT_POLICY else "none"
-
-
-def calibrate(
-    decoder: Conversation, calibrator: Calibrator, on_progress: Progress | None
-) -> Calibration:
-    """Measure what the passes of a decoder cost, or find what was measured before."""
-    report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
-    draft = decoder.drafter.shared_cache
-    return calibrator.calibrate(decoder.target, draft, report)
-
-
-def set_prices(policy: PricedPolicy | SequoiaPolicy, calibration: Calibration) -> None:
-    """Tell a policy what was measured; a draft that cannot pay is left out of `priced`."""
-    policy.set_prices(calibration.target, calibration.draft)
-    if isinstance(policy, PricedPolicy) and not policy.has_headroom():
-        policy.set_prices(calibration.target, None)
-
-
-def pad_passes(decoder: Conversation, calibration: Calibration) -> None:
-    """Fill the passes of both models up to the sizes whose prices are known."""
-    decoder.target.pad_to(calibration.target.pass_sizes)
-    draft = decoder.drafter.shared_cache
-    if draft is not None and calibration.draft is not None:
-        draft.pad_to(calibration.draft.pass_sizes)
-
-
-def _explanation(policy: PricedPolicy, calibration: Calibration) -> str:
-    """The line that says what was measured and what it means."""
-    used = "the draft and the text's own repetitions" if policy.draft else "the text's repetitions"
-    return f"policy {policy.name}, from {used}: {calibration.verdict} ({calibration.prices})"
-
-
-def _close_draft(decoder: Conversation, model: llama.Model) -> None:
-    decoder.drafter.close()
-    decoder.drafter = NoDrafter()
-    model.close()
-
-
-def _measure(
-    decoder: Conversation, on_progress: Progress | None, *, chooses: bool
-) -> cost.PassCosts:
-    """Pass costs of what is loaded; only those that the choice of a policy needs."""
-    drafter = decoder.drafter
-    draft = drafter.shared_cache if chooses else None
-    sizes = (1, *(1 + k for k in cost.LENGTHS)) if draft else (1,)
-    report = (lambda done: on_progress("measuring passes", done)) if on_progress else None
-    return cost.measure(decoder.target, draft, sizes, report)
-
-
-def _verdict(costs: cost.PassCosts) -> str:
-    """The line that says which policy runs, and why."""
-    passes = ", ".join(f"T({n}) {1e3 * s:.0f} ms" for n, s in costs.target.items())
-    prices = f"{passes}, D(1) {1e3 * (costs.draft or 0):.0f} ms"
-    gain = costs.predicted_gain()
-    if costs.pays:
-        return (
-            f"policy {RESIDUAL_POLICY}: a draft should pay here, {gain:.2f}x predicted ({prices})"
-        )
-    return f"policy none: a draft would not pay here, {gain:.2f}x predicted ({prices})"
+    return new

@@ -32,11 +32,11 @@ ALL_LAYERS = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class LoadPlan:
     """How to load a pair.
 
     Attributes:
-        num_ctx, num_ctx_draft: usable tokens of target and draft.
+        num_ctx, num_ctx_draft: usable tokens of target and draft, for each conversation.
         layers, layers_draft: layers to offload, -1 for all.
         flash_attn, flash_attn_draft: "on", "off", or "auto" for llama.cpp's own choice.
         streamed: the target's weights are larger than memory and are read again in every pass.
@@ -59,7 +59,7 @@ def cache_bytes_per_token(report: FileReport, type_k: str, type_v: str) -> int:
     return int(values / 2 * (_bytes_per_value(type_k) + _bytes_per_value(type_v)))
 
 
-def place(
+def plan_load(
     target: FileReport,
     draft: FileReport | None,
     devices: Sequence[Device],
@@ -68,11 +68,12 @@ def place(
     cache_types: tuple[str, str],
     num_ctx: int | None,
     num_ctx_draft: int | None,
+    num_conversations: int = 1,
     layers: int | None,
     layers_draft: int | None,
     flash_attn: str,
     gpu_build: bool,
-) -> Placement:
+) -> LoadPlan:
     """Decide for a pair.
 
     Args:
@@ -81,6 +82,7 @@ def place(
         cache_types: -ctk and -ctv.
         num_ctx: tokens asked for; None for the default, 0 for the training length.
         num_ctx_draft: the same for the draft, which never has more than the target.
+        num_conversations: open at the same time, each of so many tokens.
         layers, layers_draft: layers asked for; None for what fits.
         flash_attn: -fa.
         gpu_build: whether this llama.cpp can offload at all.
@@ -89,8 +91,10 @@ def place(
         DeviceError: the context that was asked for does not fit.
         OptionError: a negative context.
     """
-    per_token = cache_bytes_per_token(target, *cache_types)
-    per_token_draft = cache_bytes_per_token(draft, *cache_types) if draft else 0
+    per_token = num_conversations * cache_bytes_per_token(target, *cache_types)
+    per_token_draft = 0
+    if draft is not None:
+        per_token_draft = num_conversations * cache_bytes_per_token(draft, *cache_types)
     streamed = not devices and target.weights_bytes + RESERVE > memory
     resident = 0.0
     if not streamed and not devices:
@@ -121,12 +125,12 @@ def place(
         gpu_build,
         notices,
     )
-    contexts = [(target, tokens)] if layers == 0 else []
+    contexts = [(target, num_conversations * tokens)] if layers == 0 else []
     if draft is not None and layers_draft == 0:
-        contexts.append((draft, tokens_draft))
+        contexts.append((draft, num_conversations * tokens_draft))
     left = room + RESERVE - per_token * tokens - per_token_draft * tokens_draft
     on_cpu = _attention_on_cpu(flash_attn, cache_types[1], contexts, left)
-    return Placement(
+    return LoadPlan(
         num_ctx=tokens,
         num_ctx_draft=tokens_draft,
         layers=layers,

@@ -15,7 +15,7 @@ from typing import Any
 
 from dyspec_edge.decode.policy.sequoia import WIDTH, Acceptance
 from dyspec_edge.files import stores
-from dyspec_edge.load.calibration import Key, Shelf
+from dyspec_edge.load.disk_cache import DiskCache, Key
 
 END_BYTES = 1 << 20
 """Of each end of a file, which its fingerprint reads: metadata, and the last of the weights."""
@@ -54,7 +54,7 @@ def fingerprint(path: Path) -> str:
 def recall(key: Key) -> tuple[Acceptance, ...]:
     """What was kept under `key`, by rising temperature; nothing if it is of no use."""
     try:
-        return tuple(_as_fit(fit) for fit in _shelf().load(key) or ())
+        return tuple(_as_fit(fit) for fit in _kept().load(key) or ())
     except (KeyError, TypeError, ValueError):
         return ()
 
@@ -63,11 +63,11 @@ def keep(key: Key, fits: Sequence[Acceptance]) -> None:
     """Add fits to those under `key`; one of the same temperature gives way."""
     by_temperature = {fit.temperature: fit for fit in (*recall(key), *fits)}
     ordered = [by_temperature[temperature] for temperature in sorted(by_temperature)]
-    _shelf().save(key, [asdict(fit) for fit in ordered])
+    _kept().save(key, [asdict(fit) for fit in ordered])
 
 
-def _shelf() -> Shelf:
-    return Shelf(stores.cache_dir() / "sequoia")
+def _kept() -> DiskCache:
+    return DiskCache(stores.cache_dir() / "sequoia")
 
 
 def _as_fit(saved: Any) -> Acceptance:

@@ -20,7 +20,7 @@ from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.llama import Model
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS, model_drafter, opened_decoder, reply, steps
+from tests.decoding import CHEAP_ROWS, live_prices, model_drafter, opened_decoder, reply, steps
 
 Ids = npt.NDArray[np.int32]
 
@@ -156,11 +156,11 @@ def run() -> Callable[..., PricedPolicy]:
         if policy is None:
             policy = PricedPolicy(ENDS)
             target, draft = believed or world.prices
-            policy.set_prices(target, draft if with_draft else None)
+            policy.set_prices(live_prices(target, draft if with_draft else None))
         tree = TokenTree(policy.tree_capacity, 64)
         world.at = prompt
         world.num_behind = prompt - 1
-        if policy.begin(world.text[:prompt], world if with_draft else None) and with_draft:
+        if policy.begin(world.text[:prompt], world if with_draft else NoDrafter()) and with_draft:
             world.read()
         while world.at < len(world.text) - 1:
             world.step(policy, tree, drafts=with_draft)
@@ -296,16 +296,16 @@ def test_from_boilerplate_to_poetry_and_back(run: Run) -> None:
 def test_the_prompt_is_read_where_it_pays() -> None:
     text = fresh_text(1500)
     policy = PricedPolicy(ENDS)
-    policy.set_prices(*F16)
+    policy.set_prices(live_prices(*F16))
     world = World(text, F16)
     world.num_behind = 10
     assert policy.begin(text[:11], world)
     world.num_behind = 1400  # 220 passes of the target, for a reply of 128 tokens
     assert not policy.begin(text[:1401], world)
-    policy.set_prices(*Q4)
+    policy.set_prices(live_prices(*Q4))
     world.num_behind = 0
     assert not policy.begin(text[:1401], world), "no headroom"
-    assert not policy.begin(text, None)
+    assert not policy.begin(text, NoDrafter())
 
 
 def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
@@ -326,11 +326,9 @@ def test_what_was_learned_is_kept(run: Run) -> None:
     world = World(fresh_text(300), F16, lambda _: (0.6, 0.1))
     policy = run(world)
     other = PricedPolicy(ENDS)
-    other.set_prices(*F16)
+    other.set_prices(live_prices(*F16))
     other.restore(policy.as_dict())
-    assert other.as_dict() == {**policy.as_dict(), "target": other.target.as_dict()} | {
-        "draft": other.draft.as_dict() if other.draft else None
-    }
+    assert other.as_dict() == policy.as_dict()
     assert other.left == pytest.approx((1 + STAKE) * other.target.at(1)), "a fresh account"
     for wrong in ({}, {**policy.as_dict(), "acceptance": 7.0}, {**policy.as_dict(), "seen": 0.0}):
         with pytest.raises((KeyError, ValueError)):
@@ -339,25 +337,25 @@ def test_what_was_learned_is_kept(run: Run) -> None:
 
 def test_what_a_reply_saved_is_not_at_stake_in_the_next() -> None:
     policy = PricedPolicy(ENDS)
-    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    policy.set_prices(live_prices(CostCurve((1, 64), (0.1, 0.1))))
     stake, tree = policy.left, TokenTree(64, 4)
-    policy.begin([5, 6, 7], None)
+    policy.begin([5, 6, 7], NoDrafter())
     for _ in range(50):
         policy.learn(tree, [0], [8] * 8, StepCost(0.1, target_seconds=0.1, num_rows=8))
     assert policy.left > 10 * stake
-    policy.begin([5, 6, 7], None)
+    policy.begin([5, 6, 7], NoDrafter())
     assert policy.left == pytest.approx(stake, rel=1e-3)
 
 
 def test_what_a_reply_lost_is_owed_by_the_next() -> None:
     policy = PricedPolicy(ENDS)
-    policy.set_prices(CostCurve((1, 64), (0.1, 0.1)), None)
+    policy.set_prices(live_prices(CostCurve((1, 64), (0.1, 0.1))))
     tree = TokenTree(64, 4)
-    policy.begin([5, 6, 7], None)
+    policy.begin([5, 6, 7], NoDrafter())
     for _ in range(3):
         policy.learn(tree, [0], [8], StepCost(0.2, target_seconds=0.2, num_rows=8))
     left = policy.left
-    policy.begin([5, 6, 7], None)
+    policy.begin([5, 6, 7], NoDrafter())
     assert policy.left == pytest.approx(left)
 
 
@@ -470,8 +468,8 @@ def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
 
 def test_slow_plain_passes_leave_the_account_alone() -> None:
     policy = PricedPolicy(np.array([2], np.int32))
-    policy.set_prices(CostCurve((1, 64), (0.1, 1.0)), None)
-    policy.begin([5, 6, 7], None)
+    policy.set_prices(live_prices(CostCurve((1, 64), (0.1, 1.0))))
+    policy.begin([5, 6, 7], NoDrafter())
     tree = TokenTree(8, 4)
     for i in range(200):
         slow = 0.5 if i % 5 == 0 else 0.1  # the median sees none of the slow ones

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from dyspec_edge.errors import (
     OptionError,
     VocabularyError,
 )
-from dyspec_edge.load.loading import Loaded, open_models
+from dyspec_edge.load.contexts import Contexts
+from dyspec_edge.load.loading import Loaded
+from dyspec_edge.load.models import open_models
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import CHEAP_ROWS, model_drafter
@@ -224,6 +227,7 @@ def fake_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurves:
             return draft if sizes == cost.DRAFT_SIZES else target
 
         monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", measure)
+        monkeypatch.setattr("dyspec_edge.load.contexts.measure_curve", measure)
 
     return set_curves
 
@@ -300,32 +304,21 @@ def test_what_was_learned_outlives_the_engine(tiny_pair: TinyPair, fake_curves: 
 # The choice of a policy under `residual`
 
 
-FakeCosts = Callable[[float], None]
+def flat_curves(share: float) -> tuple[CostCurve, CostCurve]:
+    """A draft pass costs so much of a target pass, and more rows cost nothing more."""
+    price = 0.1 * share
+    return CostCurve((1, 64), (0.1, 0.1)), CostCurve((1, 16), (price, price))
 
 
-@pytest.fixture
-def fake_costs(monkeypatch: pytest.MonkeyPatch) -> FakeCosts:
-    """`fake_costs(c)`: a draft pass costs c target passes, and more rows cost nothing more."""
-
-    def set_costs(share: float) -> None:
-        def measure(_target: Any, draft: Any, sizes: Sequence[int], _report: Any) -> cost.PassCosts:
-            price = share * 0.1 if draft is not None else None
-            return cost.PassCosts(dict.fromkeys(sizes, 0.1), price)
-
-        monkeypatch.setattr(cost, "measure", measure)
-
-    return set_costs
-
-
-def test_a_draft_that_pays_is_used(tiny_pair: TinyPair, fake_costs: FakeCosts) -> None:
-    fake_costs(0.1)
+def test_a_draft_that_pays_is_used(tiny_pair: TinyPair, fake_curves: FakeCurves) -> None:
+    fake_curves(*flat_curves(0.1))
     with opened(*tiny_pair, policy=None, verify="residual") as engine:
         line = policy_line(engine)
-        # (1 + 0.75 + ... + 0.75^8) / (8 * 0.1 + 1) is less than (1 + ... + 0.75^4) / (4 * 0.1 + 1).
-        assert line.startswith(
-            "policy dyspec:8: a draft should pay here, 2.18x predicted (T(1) 100"
+        # (1 + 0.75 + ... + 0.75^5) / (5 * 0.1 + 1)
+        assert line == (
+            "policy dyspec:8: a draft should pay here, 2.19x predicted "
+            "(T(1) 100 ms, T(64) 1.0x, D(1) 10 ms)"
         )
-        assert "T(5) 100 ms, T(9) 100 ms, D(1) 10 ms" in line
         reply = engine.generate(PROMPT, sampling=WARM, max_tokens=20)
         assert reply.stats.policy == "dyspec:8"
         assert reply.stats.draft_tokens > 0
@@ -333,22 +326,22 @@ def test_a_draft_that_pays_is_used(tiny_pair: TinyPair, fake_costs: FakeCosts) -
 
 
 def test_a_draft_that_does_not_pay_is_closed(
-    tmp_path: Path, tiny_pair: TinyPair, fake_costs: FakeCosts
+    tmp_path: Path, tiny_pair: TinyPair, fake_curves: FakeCurves
 ) -> None:
     draft = Path(shutil.copy(tiny_pair.draft, tmp_path / "unused.gguf"))
-    fake_costs(0.6)
+    fake_curves(*flat_curves(0.6))
     with opened(tiny_pair.target, draft, policy=None, verify="residual") as engine:
         line = policy_line(engine)
-        assert line.startswith("policy none: a draft would not pay here, 0.90x predicted")
+        assert line.startswith("policy none: a draft would not pay here, 1.09x predicted")
         assert not is_open(draft)
         reply = engine.generate(PROMPT, sampling=WARM, max_tokens=20)
         assert (reply.stats.policy, reply.stats.draft_tokens) == ("none", 0)
 
 
 def test_a_policy_that_was_given_is_not_questioned(
-    tiny_pair: TinyPair, fake_costs: FakeCosts
+    tiny_pair: TinyPair, fake_curves: FakeCurves
 ) -> None:
-    fake_costs(5.0)
+    fake_curves(*flat_curves(5.0))
     with opened(*tiny_pair, policy="chain:3") as engine:
         assert not any(line.startswith("policy") for line in engine.notices)
         assert engine.generate(PROMPT, max_tokens=20).stats.policy == "chain:3"
@@ -369,7 +362,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
         policy.max_leaves = 2
         return policy
 
-    monkeypatch.setattr("dyspec_edge.load.loading.parse", narrow)
+    monkeypatch.setattr("dyspec_edge.load.models.parse", narrow)
     with opened(*tiny_pair) as engine:
         policy = engine.conversation.policy
         policy.max_leaves = 8
@@ -452,9 +445,7 @@ def test_a_context_that_cannot_fit_names_one_that_does(
         DeviceError, match=r"a context of 10\d+ tokens does not fit .*; -c \d+ does"
     ):
         Engine.load(tiny_config(*tiny_pair, num_ctx=10**12))
-    monkeypatch.setattr(
-        "dyspec_edge.load.loading.available_memory", lambda: (512 << 20) + (3 << 20)
-    )
+    monkeypatch.setattr("dyspec_edge.load.models.available_memory", lambda: (512 << 20) + (3 << 20))
     with pytest.raises(DeviceError) as caught:
         Engine.load(tiny_config(*tiny_pair, num_ctx=100_000))
     fitting = int(str(caught.value).split("-c ")[1].split()[0])
@@ -640,13 +631,16 @@ def test_decoders_of_several_policies_share_the_weights(
     replies = []
     for spec in ("none", "chain:3", "dyspec:8"):
         policy = parse(spec, models.target.end_tokens)
-        decoder = models.decoder(policy, "match", drafts=policy.max_nodes > 0)
-        assert (decoder.drafter.shared_cache is None) == (spec == "none")
-        assert decoder.target.context.num_sequences == (8 if spec == "dyspec:8" else 1)
-        engine = Engine(config, Loaded(decoder, models, None))
+        contexts = Contexts(models, policy, "match", drafts=policy.uses_draft)
+        engine = Engine(
+            config, Loaded(models, contexts, partial(parse, spec, models.target.end_tokens))
+        )
+        conversation = engine.conversation
+        assert (conversation.drafter.shared_cache is None) == (spec == "none")
+        assert conversation.target.context.num_sequences == (8 if spec == "dyspec:8" else 1)
         replies.append(engine.generate(PROMPT, sampling=WARM, max_tokens=40))
-        assert len(decoder.tree.token) == policy.tree_capacity
-        decoder.close()
+        assert len(conversation.tree.token) == policy.tree_capacity
+        contexts.close()
         assert is_open(target)
     models.close()
     assert not is_open(target)

@@ -12,10 +12,10 @@ import pytest
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.llama import Device
-from dyspec_edge.load.plan import ALL_LAYERS, RESERVE, Placement, place
+from dyspec_edge.load.plan import ALL_LAYERS, RESERVE, LoadPlan, plan_load
 
 GB = 10**9
-Place = Callable[..., Placement]
+Decide = Callable[..., LoadPlan]
 
 
 def gpu(free: float, name: str = "RTX") -> Device:
@@ -46,12 +46,12 @@ def reports(tiny_target: Path) -> tuple[FileReport, FileReport]:
 
 
 @pytest.fixture
-def decide(reports: tuple[FileReport, FileReport]) -> Place:
-    """`place` for the pair above on a machine with enough memory."""
+def decide(reports: tuple[FileReport, FileReport]) -> Decide:
+    """`plan_load` for the pair above on a machine with enough memory."""
 
     def decide(
         devices: Sequence[Device] = (), *, with_draft: bool = True, **changes: Any
-    ) -> Placement:
+    ) -> LoadPlan:
         target, draft = reports
         values: dict[str, Any] = {
             "memory": 128 * GB,
@@ -64,7 +64,7 @@ def decide(reports: tuple[FileReport, FileReport]) -> Place:
             "gpu_build": bool(devices),
         }
         values.update(changes)
-        return place(target, draft if with_draft else None, devices, **values)
+        return plan_load(target, draft if with_draft else None, devices, **values)
 
     return decide
 
@@ -72,13 +72,21 @@ def decide(reports: tuple[FileReport, FileReport]) -> Place:
 # Contexts
 
 
-def test_the_default_context_is_capped(decide: Place) -> None:
+def test_several_conversations_share_the_memory(decide: Decide) -> None:
+    one = decide(num_ctx=0, memory=16 * GB)
+    with pytest.raises(DeviceError, match="does not fit") as caught:
+        decide(num_ctx=0, num_conversations=64, memory=16 * GB)
+    fits = int(str(caught.value).split("-c ")[1].split()[0])
+    assert decide(num_ctx=fits, num_conversations=64, memory=16 * GB).num_ctx == fits < one.num_ctx
+
+
+def test_the_default_context_is_capped(decide: Decide) -> None:
     plan = decide(num_ctx=None)
     assert plan.num_ctx == 8192
     assert plan.notices == ("context: 8192 tokens of 32768 trained; -c changes it",)
 
 
-def test_the_default_context_is_what_fits(decide: Place) -> None:
+def test_the_default_context_is_what_fits(decide: Decide) -> None:
     # Weights with their repacked copies, the reserve, and 3000 tokens of both caches.
     memory = int(34 * GB * 1.6) + RESERVE + 3000 * 110_000
     plan = decide(num_ctx=None, memory=memory)
@@ -87,32 +95,32 @@ def test_the_default_context_is_what_fits(decide: Place) -> None:
     assert decide(num_ctx=None, memory=memory, with_draft=False).num_ctx == 8192
 
 
-def test_a_short_draft_context_leaves_room_for_the_targets(decide: Place) -> None:
+def test_a_short_draft_context_leaves_room_for_the_targets(decide: Decide) -> None:
     memory = int(34 * GB * 1.6) + RESERVE + 3000 * 110_000
     plan = decide(num_ctx=None, num_ctx_draft=1000, memory=memory)
     assert (plan.num_ctx, plan.num_ctx_draft) == (3072, 1000)  # 330 MB less 10 for the draft
     assert decide(num_ctx=None, num_ctx_draft=5000, memory=memory).num_ctx == 3000 // 256 * 256
 
 
-def test_a_draft_has_no_more_context_than_the_target_or_its_own_training(decide: Place) -> None:
+def test_a_draft_has_no_more_context_than_the_target_or_its_own_training(decide: Decide) -> None:
     assert decide(num_ctx_draft=None).num_ctx_draft == 4096
     assert decide(num_ctx_draft=8000).num_ctx_draft == 4096
     assert decide(num_ctx=40000, num_ctx_draft=0).num_ctx_draft == 32768
 
 
-def test_the_training_length_is_asked_for_with_0(decide: Place) -> None:
+def test_the_training_length_is_asked_for_with_0(decide: Decide) -> None:
     plan = decide(num_ctx=0)
     assert (plan.num_ctx, plan.notices) == (32768, ())
 
 
-def test_more_than_the_training_length_is_said(decide: Place) -> None:
+def test_more_than_the_training_length_is_said(decide: Decide) -> None:
     plan = decide(num_ctx=40000)
     assert plan.num_ctx == 40000
     assert plan.notices == ("context: 40000 tokens, but the model was trained with 32768",)
 
 
 @pytest.mark.parametrize("asked", [10_000_000, 0])
-def test_a_context_that_does_not_fit_names_one_that_does(decide: Place, asked: int) -> None:
+def test_a_context_that_does_not_fit_names_one_that_does(decide: Decide, asked: int) -> None:
     memory = int(34 * GB * 1.6) + RESERVE + 10_000 * 110_000
     with pytest.raises(DeviceError) as caught:
         decide(num_ctx=asked, memory=memory)
@@ -126,12 +134,12 @@ def test_a_context_that_does_not_fit_names_one_that_does(decide: Place, asked: i
         decide(num_ctx=fitting + 1, memory=memory)
 
 
-def test_a_negative_context_is_refused(decide: Place) -> None:
+def test_a_negative_context_is_refused(decide: Decide) -> None:
     with pytest.raises(OptionError, match="context of -1 tokens"):
         decide(num_ctx=-1)
 
 
-def test_smaller_cache_types_leave_room_for_more(decide: Place) -> None:
+def test_smaller_cache_types_leave_room_for_more(decide: Decide) -> None:
     memory = int(34 * GB * 1.6) + RESERVE + 3000 * 110_000
     wide = decide(num_ctx=None, memory=memory, cache_types=("f32", "f32")).num_ctx
     narrow = decide(num_ctx=None, memory=memory, cache_types=("q8_0", "q8_0")).num_ctx
@@ -139,7 +147,7 @@ def test_smaller_cache_types_leave_room_for_more(decide: Place) -> None:
     assert narrow == int(3000 * 2 / (34 / 32)) // 256 * 256
 
 
-def test_a_target_larger_than_memory_is_streamed_and_said(decide: Place) -> None:
+def test_a_target_larger_than_memory_is_streamed_and_said(decide: Decide) -> None:
     plan = decide(memory=16 * GB)
     assert plan.streamed
     (line,) = [line for line in plan.notices if "read from disk in every pass" in line]
@@ -152,7 +160,7 @@ def test_a_target_larger_than_memory_is_streamed_and_said(decide: Place) -> None
 # Devices
 
 
-def test_without_a_gpu_nothing_is_offloaded(decide: Place) -> None:
+def test_without_a_gpu_nothing_is_offloaded(decide: Decide) -> None:
     plan = decide()
     assert (plan.layers, plan.layers_draft, plan.notices) == (0, 0, ())
 
@@ -162,7 +170,7 @@ def test_without_a_gpu_nothing_is_offloaded(decide: Place) -> None:
     ("gpu_build", "cause"), [(False, "built without GPU support"), (True, "no GPU was found")]
 )
 def test_layers_without_a_gpu_are_one_warning(
-    decide: Place, asked: tuple[int | None, int | None], gpu_build: bool, cause: str
+    decide: Decide, asked: tuple[int | None, int | None], gpu_build: bool, cause: str
 ) -> None:
     plan = decide(layers=asked[0], layers_draft=asked[1], gpu_build=gpu_build)
     (line,) = plan.notices
@@ -173,13 +181,13 @@ def test_layers_without_a_gpu_are_one_warning(
     assert decide(layers=0, layers_draft=0, gpu_build=gpu_build).notices == ()
 
 
-def test_a_gpu_with_room_takes_both_whole(decide: Place) -> None:
+def test_a_gpu_with_room_takes_both_whole(decide: Decide) -> None:
     plan = decide([gpu(80, "H100")])
     assert (plan.layers, plan.layers_draft) == (ALL_LAYERS, ALL_LAYERS)
     assert plan.notices == ("H100: target layers all, draft all",)
 
 
-def test_the_draft_goes_first_then_the_layers_that_fit(decide: Place) -> None:
+def test_the_draft_goes_first_then_the_layers_that_fit(decide: Decide) -> None:
     plan = decide([gpu(20)])
     free = 0.9 * 20 * GB - RESERVE - (GB + 4096 * 10_000)
     per_layer = (33 * GB + 4096 * 100_000) / 33
@@ -191,14 +199,14 @@ def test_the_draft_goes_first_then_the_layers_that_fit(decide: Place) -> None:
     assert (alone.layers_draft, alone.notices) == (0, (f"RTX: target layers {alone.layers}",))
 
 
-def test_a_draft_that_does_not_fit_stays_on_the_cpu_and_is_named(decide: Place) -> None:
+def test_a_draft_that_does_not_fit_stays_on_the_cpu_and_is_named(decide: Decide) -> None:
     plan = decide([gpu(1.5)])
     assert plan.layers_draft == 0
     assert plan.layers == 0
     assert "small.gguf does not fit on the GPU and stays on the CPU" in plan.notices
 
 
-def test_layers_that_were_asked_for_are_kept(decide: Place) -> None:
+def test_layers_that_were_asked_for_are_kept(decide: Decide) -> None:
     plan = decide([gpu(20)], layers=7, layers_draft=0)
     assert (plan.layers, plan.layers_draft) == (7, 0)
     assert "small.gguf does not fit" not in "".join(plan.notices)
@@ -209,7 +217,7 @@ def test_layers_that_were_asked_for_are_kept(decide: Place) -> None:
     assert (whole.layers, whole.layers_draft) == (-1, -1)
 
 
-def test_several_gpus_count_together(decide: Place) -> None:
+def test_several_gpus_count_together(decide: Decide) -> None:
     plan = decide([gpu(12, "A"), gpu(12, "B")])
     assert plan.layers > decide([gpu(20)]).layers
     assert plan.notices[-1].startswith("A, B: ")
@@ -218,7 +226,7 @@ def test_several_gpus_count_together(decide: Place) -> None:
 # Flash attention
 
 
-def test_on_a_cpu_flash_attention_is_off_where_the_scores_fit(decide: Place) -> None:
+def test_on_a_cpu_flash_attention_is_off_where_the_scores_fit(decide: Decide) -> None:
     plan = decide()
     assert (plan.flash_attn, plan.flash_attn_draft) == ("off", "off")
     # 64 heads, 4096 cells, batches of 512, float32, for both models.
@@ -229,7 +237,7 @@ def test_on_a_cpu_flash_attention_is_off_where_the_scores_fit(decide: Place) -> 
     assert decide(memory=memory - 1000, with_draft=False).flash_attn == "off"
 
 
-def test_scores_that_are_large_beside_the_weights_are_not_made(decide: Place) -> None:
+def test_scores_that_are_large_beside_the_weights_are_not_made(decide: Decide) -> None:
     # 64 heads: 128 KiB a token of context, against 33 GB of weights.
     limit = (RESERVE + 33 * GB // 8) // (128 << 10)
     alone = {"with_draft": False, "memory": 512 * GB}
@@ -237,7 +245,7 @@ def test_scores_that_are_large_beside_the_weights_are_not_made(decide: Place) ->
     assert decide(num_ctx=limit + 1, **alone).flash_attn == "on"
 
 
-def test_a_quantised_cache_and_a_gpu_keep_flash_attention(decide: Place) -> None:
+def test_a_quantised_cache_and_a_gpu_keep_flash_attention(decide: Decide) -> None:
     assert decide(cache_types=("f16", "q8_0")).flash_attn == "on"
     assert decide(cache_types=("q8_0", "f16")).flash_attn == "off"
     assert decide(flash_attn="on").flash_attn == "on"

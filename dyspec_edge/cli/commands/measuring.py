@@ -17,8 +17,8 @@ from dyspec_edge.errors import DyspecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dyspec_edge.decode.prices import Prices
     from dyspec_edge.engine import EngineConfig
-    from dyspec_edge.load.calibration import Calibration
     from dyspec_edge.load.check import CheckReport
 
 
@@ -38,29 +38,29 @@ def calibrate(plot: Path | None, as_json: bool, **typed: Any) -> None:
         calibration_view.check_plot_path(plot)
     config = model_choice.engine_config(typed, terminal)
     with Bar(terminal) as bar:
-        calibration = background.run(lambda tell: _measure(config, tell), bar)
+        prices = background.run(lambda tell: _measure(config, tell), bar)
     if plot is not None:
-        calibration_view.plot(calibration, plot)
+        calibration_view.plot(prices, plot)
     if as_json:
-        terminal.json(calibration.as_dict())
+        terminal.json(prices.as_dict())
         return
-    passes = calibration_view.table(calibration)
-    predictions = calibration_view.predictions(calibration)
+    passes = calibration_view.table(prices)
+    predictions = calibration_view.predictions(prices)
     for part in (passes, "", predictions, ""):
         terminal.out.print(part)
-    terminal.text(calibration.verdict)
+    terminal.text(prices.verdict)
 
 
-def _measure(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Calibration:
+def _measure(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Prices:
     """Measure the models of `config` anew; the curves are kept for later loads."""
     from dyspec_edge.load.loading import load
 
     config = replace(config, policy="priced", verify="auto")
     loaded = load(config, on_progress, measure_afresh=True)
     try:
-        if loaded.calibration is None:
+        if loaded.prices is None:
             raise DyspecError(f"nothing to measure: {loaded.notices[-1]}")
-        return loaded.calibration
+        return loaded.prices
     finally:
         loaded.close()
 

@@ -32,7 +32,7 @@ class ModelDrafter(Drafter):
     """Drafts with a model.
 
     Args:
-        cache: the draft's context; `close` closes it.
+        cache: the draft's; closed by `close`.
         num_ctx: usable tokens of it, the tree apart.
         vocab_limit: ids at or above it are never drafted.
         excluded: further ids that must not be drafted, because the target calls them otherwise.
@@ -201,10 +201,9 @@ class ModelDrafter(Drafter):
         self.cache.context.poll(flag)
 
     def close(self) -> None:
-        """Close the draft's context.  Idempotent."""
+        """Give the cells back to the draft's context.  Idempotent."""
         self._handle.close()
         self.cache.close()
-        self.cache.context.close()
 
     def _take_backend_sampler(self) -> None:
         """Tell native code where the candidates are found."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dyspec_edge.decode.policy.interface import ROOT, Policy
-from dyspec_edge.decode.policy.parse import parse
+from dyspec_edge.decode.policy.parse import DEFAULT, DEFAULT_UNDER_RESIDUAL, parse
+from dyspec_edge.decode.policy.plain import PlainPolicy
 
-__all__ = ["ROOT", "Policy", "parse"]
+__all__ = ["DEFAULT", "DEFAULT_UNDER_RESIDUAL", "ROOT", "PlainPolicy", "Policy", "parse"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.prices import LivePrices
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier
@@ -26,11 +27,23 @@ class Policy(Protocol):
         name: as --policy spells it.
         max_nodes: drafted nodes of the largest tree.
         max_leaves: leaves of the largest tree, hence sequence ids that it needs.
+        needs_draft: without a draft it cannot run.
+        needs_prices: `set_prices` comes before the first reply, and passes are filled up to the
+            sizes whose prices are known.
+        allows_residual: it never looks at tokens before it decides about them.
+        longest_read: of more unread tokens than that its drafter reads only the last ones; None
+            for all.
+        prices: those that it goes by, if it needs any.
     """
 
     name: str
     max_nodes: int
     max_leaves: int
+    needs_draft: bool = True
+    needs_prices: bool = False
+    allows_residual: bool = True
+    longest_read: int | None = None
+    prices: LivePrices | None = None
 
     def residual_verifier(self) -> Verifier:
         """What keeps the text exact under `residual`, seeing how this policy draws children."""
@@ -41,7 +54,21 @@ class Policy(Protocol):
         """Nodes that a tree may have while it grows, the root and those not checked included."""
         return 1 + self.max_nodes
 
-    def begin(self, text: Sequence[int], drafter: Drafter | None) -> bool:
+    @property
+    def uses_draft(self) -> bool:
+        """Whether a draft is worth having, at the prices that it knows."""
+        return True
+
+    def set_prices(self, prices: LivePrices) -> None:
+        """Go by these prices, which other policies may use and correct as well."""
+        return
+
+    @property
+    def explanation(self) -> str | None:
+        """One line about what it does here and why, to be shown at load."""
+        return None
+
+    def begin(self, text: Sequence[int], drafter: Drafter) -> bool:
         """Hear of a new reply.
 
         Args:
@@ -82,3 +109,15 @@ class Policy(Protocol):
     def figures(self) -> Mapping[str, float]:
         """What was learned, by name."""
         return {}
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is worth keeping for the next run, for JSON; empty if there is nothing."""
+        return {}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take what `as_dict` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is something else.
+        """
+        return

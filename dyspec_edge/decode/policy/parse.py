@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,10 +13,14 @@ from dyspec_edge.decode.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.decode.policy.interface import Policy
 from dyspec_edge.decode.policy.plain import PlainPolicy
 from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.decode.policy.sequoia import SequoiaPolicy
+from dyspec_edge.decode.policy.sequoia import Acceptance, SequoiaPolicy
 from dyspec_edge.decode.policy.specinfer import SpecInferPolicy
 from dyspec_edge.errors import OptionError
 from dyspec_edge.native import MAX_SEQUENCES
+
+DEFAULT = "priced"
+DEFAULT_UNDER_RESIDUAL = "dyspec:8"
+"""What runs if nothing is asked for, or nothing that the verifier allows."""
 
 MAX_NODES = 1024
 FORMS = (
@@ -23,12 +29,17 @@ FORMS = (
 )
 
 
-def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
+def parse(
+    spec: str,
+    end_tokens: npt.NDArray[np.int32],
+    rates: Callable[[], Sequence[Acceptance]] = tuple,
+) -> Policy:
     """The policy that `spec` names.
 
     Args:
         spec: one of `FORMS`.
         end_tokens: int32 ids that end a text.
+        rates: looks up the acceptance rates that were measured, for a policy that goes by them.
 
     Raises:
         OptionError: no such policy, or a number out of range.
@@ -47,7 +58,7 @@ def parse(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
     if kind == "sequoia" and len(values) in (1, 2):
         size = None if values == ["auto"] else _count(spec, values[0])
         depth = _count(spec, values[1]) if len(values) == 2 else None
-        return SequoiaPolicy(size, end_tokens, max_depth=depth)
+        return SequoiaPolicy(size, end_tokens, max_depth=depth, fits=rates())
     if kind == "dyspec" and len(values) == 1:
         return DySpecPolicy(_count(spec, values[0]), end_tokens)
     if kind == "dyspec-threshold" and len(values) in (1, 2):

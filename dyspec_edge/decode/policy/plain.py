@@ -13,6 +13,8 @@ class PlainPolicy(Policy):
     name = "none"
     max_nodes = 0
     max_leaves = 1
+    needs_draft = False
+    uses_draft = False
 
     def grow(self, _tree: TokenTree, _drafter: Drafter, _max_depth: int) -> Nodes:
         """Leave the tree as it is."""

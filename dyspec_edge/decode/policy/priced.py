@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import CostCurve, LiveCurve, chain_rate
+from dyspec_edge.decode.cost import LiveCurve, chain_rate
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.lookup import Lookup
 from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
+from dyspec_edge.decode.prices import HEADROOM, HOPE, TARGET_ROWS, LivePrices
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 
@@ -42,7 +43,7 @@ KAP, KW = 2.0, 4.0
 STAKE, EPS = 4.0, 0.01
 """Later than plain decoding at most: in tokens' time, and as a share of all time."""
 
-K, ROWS, LEAVES = 4, 64, 16
+K, ROWS, LEAVES = 4, TARGET_ROWS, 16
 """Children kept per drafted node; rows of one verify; leaves, and live branches of the draft."""
 
 MAX_CONFIDENCE = 0.995
@@ -51,9 +52,6 @@ LEAST_COPY, LEAST_P = 0.02, 0.004
 
 POOL = 1024
 """Nodes of a tree while it grows, most of which are never checked."""
-
-HOPE, HEADROOM = 0.98, 1.03
-"""A draft whose best chain at the acceptance `HOPE` gains less than this is never used."""
 
 EXPECTED_REPLY = 128
 """Tokens of a reply before any was seen."""
@@ -69,12 +67,18 @@ class PricedPolicy(Policy):
         end_tokens: int32 ids that end a text; nothing is drafted below them.
 
     Attributes:
-        target, draft: what passes cost now; set by `set_prices` before the first reply.
+        prices: what passes cost; set by `set_prices` before the first reply.
+        target, draft: the curves of those that are used; a draft that cannot pay is left out.
         acceptance: a.
         miss, seen: kappa is their ratio.
         plain, seconds: the account, what the tokens of this reply would have cost plainly, and did
             cost together with what earlier replies still owe.
     """
+
+    needs_draft = False
+    needs_prices = True
+    allows_residual = False
+    longest_read = LONGEST_READ
 
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
         self.name = "priced"
@@ -90,8 +94,7 @@ class PricedPolicy(Policy):
         self._lookup = Lookup()
         self._planner: tuple[TokenTree, native.Planner] | None = None
         self._drafter: Drafter | None = None
-        self._has_read = False
-        self._emitted = 0
+        self._has_read, self._emitted = False, 0
         self._num_replies, self._reply_tokens = 1, EXPECTED_REPLY
 
     @property
@@ -104,17 +107,30 @@ class PricedPolicy(Policy):
         """A copy that has matched m tokens breaks with chance kappa / m."""
         return self.miss / self.seen
 
-    def set_prices(self, target: CostCurve, draft: CostCurve | None) -> None:
-        """Take the curves that were measured; without a draft, None."""
-        self.target = LiveCurve(target, ROWS)
-        self.draft = LiveCurve(draft, native.WIDTHS[-1] + ROWS) if draft is not None else None
+    def set_prices(self, prices: LivePrices) -> None:
+        """Go by these prices, which this policy also keeps true."""
+        self.prices, self.target = prices, prices.target
+        self.draft = prices.draft if prices.measured.draft_has_headroom else None
         self._planner = None
+
+    @property
+    def uses_draft(self) -> bool:
+        """Not at prices at which no draft could pay."""
+        return self.prices is None or self.draft is not None
+
+    @property
+    def explanation(self) -> str | None:
+        """What was measured, and what it means."""
+        assert self.prices is not None, "set_prices() comes first"
+        own = "the draft and the text's own" if self.draft is not None else "the text's"
+        found = self.prices.measured
+        return f"policy {self.name}, from {own} repetitions: {found.verdict} ({found.summary})"
 
     def has_headroom(self) -> bool:
         """Whether a nearly perfect draft could pay at the present prices."""
         return self._rate(HOPE) * self.target.at(1) >= HEADROOM
 
-    def begin(self, text: Sequence[int], drafter: Drafter | None) -> bool:
+    def begin(self, text: Sequence[int], drafter: Drafter) -> bool:
         """Follow the text, and decide whether the draft reads the prompt now."""
         self._lookup.follow(text)
         self._drafter = drafter if self.draft is not None else None
@@ -202,15 +218,13 @@ class PricedPolicy(Policy):
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """What was learned, for JSON; the text is not part of it."""
+        """What was learned, for JSON; neither text nor prices are part of it."""
         return {
             "acceptance": self.acceptance,
             "miss": self.miss,
             "seen": self.seen,
             "num_replies": self._num_replies,
             "reply_tokens": self._reply_tokens,
-            "target": self.target.as_dict(),
-            "draft": self.draft.as_dict() if self.draft is not None else None,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -222,13 +236,9 @@ class PricedPolicy(Policy):
         acceptance, miss, seen = (float(saved[name]) for name in ("acceptance", "miss", "seen"))
         replies, tokens = int(saved["num_replies"]), int(saved["reply_tokens"])
         numbers = (acceptance, miss, seen, replies, tokens)
-        if not (all(map(math.isfinite, numbers)) and 0 <= acceptance <= A_MAX and miss >= 0):
+        finite = all(map(math.isfinite, numbers)) and 0 <= acceptance <= A_MAX
+        if not (finite and miss >= 0 and seen > 0 and replies >= 1 and tokens >= 1):
             raise ValueError("not what a priced policy has learned")
-        if seen <= 0 or replies < 1 or tokens < 1:
-            raise ValueError("not what a priced policy has learned")
-        if self.draft is not None:
-            self.draft.restore(saved["draft"])
-        self.target.restore(saved["target"])
         self.acceptance, self.miss, self.seen = acceptance, miss, seen
         self._num_replies, self._reply_tokens = replies, tokens
 

@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.policy.interface import Nodes, Policy
 from dyspec_edge.decode.policy.sequoia_tree import Programme, Shape, fastest
+from dyspec_edge.decode.prices import LivePrices
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import ResidualVerifier, Verifier, then_uniform
@@ -69,6 +69,7 @@ class SequoiaPolicy(Policy):
         num_nodes: drafted nodes; None for `auto`.
         end_tokens: int32 ids that end a text; nothing is drafted below them.
         max_depth: layers at most; None for as many as are of use.
+        fits: rates that were measured, as `fit` takes them.
 
     Attributes:
         fits: the rates in use, one per temperature.
@@ -86,6 +87,7 @@ class SequoiaPolicy(Policy):
         end_tokens: npt.NDArray[np.int32],
         *,
         max_depth: int | None = None,
+        fits: Sequence[Acceptance] = (),
     ) -> None:
         size = "auto" if num_nodes is None else str(num_nodes)
         self.name = f"sequoia:{size}" + ("" if max_depth is None else f":{max_depth}")
@@ -93,10 +95,9 @@ class SequoiaPolicy(Policy):
         self.needs_prices = num_nodes is None
         self._max_depth = max_depth
         self._end_tokens = frozenset(end_tokens.tolist())
-        self._prices: tuple[CostCurve, CostCurve] | None = None
         self.num_steps = 0
         self.num_accepted = np.zeros(WIDTH, np.int64)
-        self.fit(())
+        self.fit(fits)
 
     def residual_verifier(self) -> Verifier:
         """Sequoia's own: where no likely candidate is left, the draft is uniform over the rest."""
@@ -123,14 +124,13 @@ class SequoiaPolicy(Policy):
             )
         self._shape = self._shapes[0]
 
-    def set_prices(self, target: CostCurve, draft: CostCurve | None) -> None:
-        """Choose size and depth by what passes cost; without a draft there is no tree."""
-        assert draft is not None, "no other policy than `none` and `priced` runs then"
-        self._prices = target, draft
+    def set_prices(self, prices: LivePrices) -> None:
+        """Choose size and depth by what passes cost now."""
+        self.prices = prices
         self.fit(self.fits)
 
     @property
-    def explanation(self) -> str:
+    def explanation(self) -> str | None:
         """Which rates are used, and what was chosen by them."""
         at = ", ".join(f"{fit.temperature:g}" for fit in self.fits)
         rates = f"acceptance rates measured at temperature {at}"
@@ -142,9 +142,9 @@ class SequoiaPolicy(Policy):
         )
         return f"policy {self.name}: {sizes}; {rates}"
 
-    def begin(self, _text: Sequence[int], drafter: Drafter | None) -> bool:
+    def begin(self, _text: Sequence[int], drafter: Drafter) -> bool:
         """Take the tree for the temperature that is nearest."""
-        if drafter is not None and drafter.ranking is not None:
+        if drafter.ranking is not None:
             wanted = drafter.ranking.params.temperature
             gaps = [abs(fit.temperature - wanted) for fit in self.fits]
             self._shape = self._shapes[int(np.argmin(gaps))]
@@ -179,8 +179,9 @@ class SequoiaPolicy(Policy):
             self.num_accepted[children.index(accepted)] += 1
 
     def _best_tree(self, fit: Acceptance) -> Shape:
-        if self._prices is not None:
-            target, draft = self._prices
+        if self.prices is not None:
+            target, draft = self.prices.target, self.prices.draft
+            assert draft is not None, "it needs a draft"
             return fastest(Programme(fit.rates, 1 + self.max_nodes), target.at, draft.at)
         shape = _best(fit.rates, 1 + self.max_nodes, self._max_depth)
         if shape is None:

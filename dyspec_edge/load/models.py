@@ -1,0 +1,233 @@
+"""Open weights: the files are checked and placed, then read once, whatever runs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dyspec_edge import llama
+from dyspec_edge.decode.policy import DEFAULT, Policy, parse
+from dyspec_edge.errors import DeviceError, OptionError
+from dyspec_edge.files import stores
+from dyspec_edge.files.model_file import FileReport, inspect_file
+from dyspec_edge.files.pair import PairReport, require_pair
+from dyspec_edge.load.calibration import Calibrator, file_key
+from dyspec_edge.load.config import EngineConfig
+from dyspec_edge.load.disk_cache import DiskCache
+from dyspec_edge.load.machine import available_memory, physical_cores
+from dyspec_edge.load.plan import LoadPlan, plan_load
+from dyspec_edge.load.sequoia_rates import rates_key, recall
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Open weights, over which contexts can be opened as often as asked.
+
+    Attributes:
+        plan: how they were loaded.
+        target, draft: the draft is None where decoding cannot use one.
+        adapters: of the target.
+        reports: what the files of both are.
+        pair: how their vocabularies fit.
+        plain_reason: why decoding is plain whatever the policy, as a line to show.
+        notices: other lines to show.
+    """
+
+    config: EngineConfig
+    plan: LoadPlan
+    target: llama.Model
+    draft: llama.Model | None
+    adapters: tuple[Any, ...]
+    reports: tuple[FileReport, FileReport | None]
+    pair: PairReport | None
+    plain_reason: str | None
+    notices: tuple[str, ...]
+
+    @property
+    def num_ctx(self) -> int:
+        """Usable tokens of a conversation."""
+        return self.plan.num_ctx
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that passes take."""
+        return self.config.num_threads or physical_cores()
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether the target can check a tree."""
+        return _can_branch(self.reports[0])
+
+    def policy(self, spec: str, verify: str) -> Policy:
+        """A new policy, with what was measured for these models."""
+        config = self.config
+
+        def rates() -> Any:
+            if config.draft is None:
+                return ()
+            kind = "residual" if verify == "residual" else "match"
+            return recall(rates_key(config.model, config.draft, kind, config.draft_temperature))
+
+        return parse(spec, self.target.end_tokens, rates)
+
+    def calibrator(self, *, afresh: bool = False) -> Calibrator:
+        """What measures these models, placed as they are."""
+        config, plan = self.config, self.plan
+        report, draft_report = self.reports
+        common: Mapping[str, Any] = {
+            "threads": self.num_threads,
+            "cache_types": [config.cache_type_k, config.cache_type_v],
+            "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
+            "streamed": plan.streamed,
+        }
+        key = file_key(report.path, layers=plan.layers, flash_attn=plan.flash_attn, **common)
+        draft_key = None
+        if draft_report is not None:
+            draft_key = file_key(
+                draft_report.path,
+                layers=plan.layers_draft,
+                flash_attn=plan.flash_attn_draft,
+                device_sampling=config.device_sampling,
+                **common,
+            )
+        kept = DiskCache(stores.cache_dir() / "curves")
+        return Calibrator(kept, key, draft_key, afresh=afresh)
+
+    def close(self) -> None:
+        """Close the models; contexts come first.  Idempotent."""
+        if self.draft is not None:
+            self.draft.close()
+        self.target.close()
+
+
+def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Models:
+    """Check the files of `config`, place the models and open them.
+
+    Args:
+        on_progress: called with what is being done and a fraction 0..1.
+
+    Raises:
+        ModelFileError, VocabularyError, DeviceError, OptionError: as their names say; nothing
+            stays open.
+    """
+    config.check()
+    llama.set_verbose(config.verbose)
+    asked = parse(config.policy or DEFAULT, np.empty(0, np.int32))
+    report = inspect_file(config.model)
+    plain_reason = _plain_reason(config, report, asked)
+    pair: PairReport | None = None
+    draft_report: FileReport | None = None
+    notices: list[str] = []
+    if plain_reason is None and config.draft is not None:
+        draft_report = inspect_file(config.draft)
+        plain_reason = _draft_obstacle(config, draft_report, asked)
+    if plain_reason is None and draft_report is not None:
+        pair = require_pair(report, draft_report)
+        if pair.num_only_target or pair.num_only_draft or pair.differing:
+            notices.append(f"vocabularies: {pair.summary()}")
+    else:
+        draft_report = None
+    if not asked.uses_draft:
+        draft_report = None
+    plan = _plan(config, report, draft_report)
+    notices.extend(plan.notices)
+    with closing_on_error() as opened:
+        target = _open(config, plan, config.model, "target", on_progress)
+        opened.callback(target.close)
+        adapters = tuple(target.load_adapter(path) for path in config.lora)
+        draft = None
+        if draft_report is not None:
+            draft = _open(config, plan, draft_report.path, "draft", on_progress)
+    return Models(
+        config,
+        plan,
+        target,
+        draft,
+        adapters,
+        (report, draft_report),
+        pair if draft is not None else None,
+        plain_reason,
+        tuple(notices),
+    )
+
+
+@contextmanager
+def closing_on_error() -> Iterator[ExitStack]:
+    """Closes what was noted, last first, if the block raises; else leaves it open."""
+    with ExitStack() as opened:
+        yield opened
+        opened.pop_all()
+
+
+def _open(
+    config: EngineConfig, plan: LoadPlan, path: Path, role: str, report: Progress | None
+) -> llama.Model:
+    is_draft = role == "draft"
+    return llama.Model(
+        path,
+        num_gpu_layers=plan.layers_draft if is_draft else plan.layers,
+        # A streamed target would push a mapped draft out of memory in every pass.
+        use_mmap=config.use_mmap and not (plan.streamed and is_draft),
+        use_mlock=config.use_mlock,
+        use_extra_bufts=is_draft or not plan.streamed,
+        on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
+    )
+
+
+def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | None) -> LoadPlan:
+    devices = llama.gpu_devices() if llama.supports_gpu() else ()
+    if config.require_gpu and not devices:
+        raise DeviceError(
+            "no GPU: this llama.cpp is built without one or finds none; see README, GPU"
+        )
+    return plan_load(
+        report,
+        draft_report,
+        devices,
+        memory=available_memory(),
+        cache_types=(config.cache_type_k, config.cache_type_v),
+        num_ctx=config.num_ctx,
+        num_ctx_draft=config.num_ctx_draft,
+        num_conversations=config.num_conversations,
+        layers=config.num_gpu_layers,
+        layers_draft=config.num_gpu_layers_draft,
+        flash_attn=config.flash_attn,
+        gpu_build=llama.supports_gpu(),
+    )
+
+
+def _can_branch(report: FileReport) -> bool:
+    return report.kind not in ("recurrent", "hybrid")
+
+
+def _plain_reason(config: EngineConfig, report: FileReport, asked: Policy) -> str | None:
+    """Why decoding is plain whatever the draft, as a line to show; None if it need not be."""
+    if not _can_branch(report):
+        return (
+            f"{report.path.name} is {report.kind} ({report.architecture}): its state cannot branch "
+            "into a tree, so decoding is plain"
+        )
+    if config.draft is None:
+        if asked.needs_draft:
+            raise OptionError(f"policy '{config.policy}' needs a draft model; name one with -md")
+        if asked.uses_draft and config.verify == "residual":
+            return "no draft model: with --verify residual decoding is plain (-md adds one)"
+    return None
+
+
+def _draft_obstacle(config: EngineConfig, draft: FileReport, asked: Policy) -> str | None:
+    if _can_branch(draft):
+        return None
+    lookup = asked.uses_draft and not asked.needs_draft and config.verify != "residual"
+    then = "it is not used" if lookup else "decoding is plain"
+    return (
+        f"{draft.path.name} is {draft.kind} ({draft.architecture}): it cannot draft a tree, so "
+        f"{then}"
+    )
