@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dyspec_edge.bench.prompts import Prompt
+import numpy as np
 
-MATCH_ONLY = ("none", "priced")
-"""These run once, under `match`: plain decoding drafts nothing, priced trees need it."""
+from dyspec_edge.bench.prompts import Prompt
+from dyspec_edge.decode.policy import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,13 @@ def turns(
 
 
 def lanes_at(temperature: float, policies: Sequence[str], verifiers: Sequence[str]) -> list[Lane]:
-    """The competitors at one temperature."""
+    """The competitors at one temperature.
+
+    Under `residual` nothing is new of a policy that drafts nothing, or that needs `match`.
+    """
     lanes: list[Lane] = []
-    for policy in policies:
-        allowed = ("match",) if policy in MATCH_ONLY else verifiers
-        lanes += [Lane(policy, verify, temperature) for verify in allowed]
+    for spec in policies:
+        policy = parse(spec, np.empty(0, np.int32))
+        both = policy.max_nodes > 0 and policy.allows_residual
+        lanes += [Lane(spec, verify, temperature) for verify in (verifiers if both else ("match",))]
     return list(dict.fromkeys(lanes))

@@ -273,7 +273,8 @@ def measure_curve(
         report(0.05 + 0.95 * sum(found) / sum(wanted))
     # Everything is judged by one row, and a reply without plain steps never corrects it: whatever
     # disturbed it at the beginning may be over.
-    found[1] = min(found[1], cache.time_pass(1))
+    if len(found) > 1:
+        found[1] = min(found[1], cache.time_pass(1))
     report(1.0)
     return CostCurve(tuple(found), tuple(found.values())) if slow else _worthy(found)
 

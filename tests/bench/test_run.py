@@ -319,12 +319,19 @@ def test_prompts_by_category(prompts: Path) -> None:
 
 def test_every_lane_comes_first_equally_often() -> None:
     prompts = [Prompt(str(i), "qa", "x") for i in range(3)]
-    planned = turns(prompts, ("none", "a", "b"), ("match",), (0.0,), 2)
+    planned = turns(prompts, ("none", "chain:1", "chain:2"), ("match",), (0.0,), 2)
     assert len(planned) == 18
     units = [planned[i : i + 3] for i in range(0, 18, 3)]
-    assert [unit[0].lane.policy for unit in units] == ["none", "a", "b", "a", "b", "none"]
+    assert [unit[0].lane.policy for unit in units] == [
+        "none",
+        "chain:1",
+        "chain:2",
+        "chain:1",
+        "chain:2",
+        "none",
+    ]
     for unit in units:
-        assert {turn.lane.policy for turn in unit} == {"none", "a", "b"}
+        assert {turn.lane.policy for turn in unit} == {"none", "chain:1", "chain:2"}
         assert len({(turn.prompt.id, turn.round) for turn in unit}) == 1
         assert [turn.order for turn in unit] == [0, 1, 2]
     assert [unit[0].round for unit in units] == [0, 0, 0, 1, 1, 1]
@@ -332,13 +339,13 @@ def test_every_lane_comes_first_equally_often() -> None:
 
 def test_none_and_priced_run_once_under_match() -> None:
     planned = turns(
-        [Prompt("1", "qa", "x")], ("none", "priced", "a"), ("residual", "match"), (0.5,), 1
+        [Prompt("1", "qa", "x")], ("none", "priced", "chain:1"), ("residual", "match"), (0.5,), 1
     )
     assert [turn.lane for turn in planned] == [
         Lane("none", "match", 0.5),
         Lane("priced", "match", 0.5),
-        Lane("a", "residual", 0.5),
-        Lane("a", "match", 0.5),
+        Lane("chain:1", "residual", 0.5),
+        Lane("chain:1", "match", 0.5),
     ]
 
 
