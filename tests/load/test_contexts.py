@@ -164,29 +164,32 @@ def test_one_closes_while_the_other_goes_on(tiny_pair: TinyPair, alone: Any, pol
 
 
 @pytest.mark.parametrize("policy", ["none", "dyspec:12"])
+@pytest.mark.parametrize("which", [0, 1])
 def test_only_the_conversation_that_is_stopped_stops(
-    tiny_pair: TinyPair, alone: Any, policy: str
+    tiny_pair: TinyPair, alone: Any, policy: str, which: int
 ) -> None:
     expected, params = alone("none", "match"), params_of(0.7, 1)
     with loaded(tiny_pair, policy=policy) as shared:
-        first, second = shared.conversation(), shared.conversation()
-        one, other = Reply(first, prompt(1), params), Reply(second, prompt(2), params)
-        steps, rest = one.steps(), other.steps()
-        next(steps), next(rest)
-        first.abort()
-        assert (first.is_aborted, second.is_aborted) == (True, False)
-        next(rest)
+        conversations = [shared.conversation(), shared.conversation()]
+        replies = [Reply(c, prompt(i), params) for i, c in enumerate(conversations)]
+        steps = [reply.steps() for reply in replies]
+        for each in steps:
+            next(each)
+        stopped, other = conversations[which], 1 - which
+        stopped.abort()
+        assert [c.is_aborted for c in conversations] == [which == 0, which == 1]
+        next(steps[other])
         with pytest.raises(Cancelled):
-            next(steps)
+            next(steps[which])
         with pytest.raises(Cancelled):
-            in_turns(Reply(first, prompt(3), params))
-        for _ in rest:
+            in_turns(Reply(stopped, prompt(3), params))
+        for _ in steps[other]:
             pass
-        assert other.tokens == expected(2, 0.7, 1)
-        first.clear_abort()
-        again = Reply(first, prompt(1), params)
+        assert replies[other].tokens == expected(other, 0.7, 1)
+        stopped.clear_abort()
+        again = Reply(stopped, prompt(3), params)
         in_turns(again)
-        assert again.tokens == expected(1, 0.7, 1)
+        assert again.tokens == expected(3, 0.7, 1)
 
 
 def test_a_second_reply_reads_only_what_is_new(tiny_pair: TinyPair) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from dyspec_edge import llama
 from dyspec_edge.decode import cost
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.policy import parse
 from dyspec_edge.engine import Completion, Engine, SamplingParams
@@ -345,6 +347,38 @@ def test_a_policy_that_was_given_is_not_questioned(
     with opened(*tiny_pair, policy="chain:3") as engine:
         assert not any(line.startswith("policy") for line in engine.notices)
         assert engine.generate(PROMPT, max_tokens=20).stats.policy == "chain:3"
+
+
+def test_only_passes_whose_prices_are_weighed_are_filled_up(
+    tiny_pair: TinyPair, fake_curves: FakeCurves
+) -> None:
+    """A policy that is chosen by prices does not go by them."""
+    target, draft = flat_curves(0.1)
+    fake_curves(replace(target, padded=True), replace(draft, padded=True))
+    for policy in (None, "dyspec:8", "priced"):
+        verify = "match" if policy == "priced" else "residual"
+        with opened(*tiny_pair, policy=policy, verify=verify) as engine:
+            stats = engine.generate(PROMPT, sampling=WARM, max_tokens=20).stats
+        filled = stats.target_rows - stats.steps - stats.draft_tokens
+        assert (filled > 0) == (policy == "priced")
+
+
+@pytest.mark.parametrize("policy", ["none", "chain:3"])
+def test_a_fixed_policy_measures_plain_passes_only(
+    tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    sizes: list[int] = []
+    time_pass = Cache.time_pass
+
+    def noting(cache: Cache, num_rows: int) -> float:
+        sizes.append(num_rows)
+        return time_pass(cache, num_rows)
+
+    monkeypatch.setattr(Cache, "time_pass", noting)
+    with opened(*tiny_pair, policy=policy) as engine:
+        assert engine.generate(PROMPT, max_tokens=4).stats.plain_seconds_per_token
+    assert set(sizes) == {1}
+    assert len(sizes) <= 5
 
 
 def test_policy_none_leaves_the_draft_alone(tmp_path: Path, tiny_pair: TinyPair) -> None:
