@@ -79,7 +79,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The running totals of a decoder at one moment."""
+    """The running totals of a conversation at one moment."""
 
     target_seconds: float
     draft_seconds: float
@@ -91,10 +91,10 @@ class Counters:
     plain_seconds: float | None
 
     @classmethod
-    def read(cls, decoder: Conversation) -> Counters:
+    def read(cls, conversation: Conversation) -> Counters:
         """The totals as they stand."""
-        target, drafter = decoder.target, decoder.drafter
-        plain = decoder.policy.figures().get("plain")
+        target, drafter = conversation.target, conversation.drafter
+        plain = conversation.policy.figures().get("plain")
         draft = drafter.totals
         return cls(
             target.decode_seconds,
@@ -110,7 +110,7 @@ class Counters:
 
 def summarise(
     *,
-    decoder: Conversation,
+    conversation: Conversation,
     sampler: Sampler,
     before: Counters,
     steps: Sequence[Step],
@@ -126,7 +126,7 @@ def summarise(
 
     What a plain token costs is `measured_plain`, unless the policy keeps an account of it.
     """
-    now = Counters.read(decoder)
+    now = Counters.read(conversation)
     plain_seconds = measured_plain
     num_emitted = sum(len(step.tokens) for step in steps)
     if now.plain_seconds is not None and before.plain_seconds is not None and num_emitted:
@@ -145,8 +145,8 @@ def summarise(
     known = target_seconds + draft_seconds + rows_seconds + sampler.seconds
     return Stats(
         seed=sampler.seed,
-        policy=decoder.policy.name,
-        verify=decoder.verifier.name,
+        policy=conversation.policy.name,
+        verify=conversation.verifier.name,
         temperature=sampler.temperature,
         time_to_first_token=time_to_first_token,
         speedup=rate * plain_seconds if plain_seconds and rate else None,
@@ -178,7 +178,7 @@ def summarise(
         chain_steps=chains,
         tree_steps=len(steps) - sizes[0] - chains,
         tree_size_histogram=_histogram(sizes),
-        learned=dict(decoder.policy.figures()),
+        learned=dict(conversation.policy.figures()),
     )
 
 

@@ -159,7 +159,7 @@ class Reply:
             rest = text if met else text + self._stops.flush()
             self.text += rest
         stats = summarise(
-            decoder=self._conversation,
+            conversation=self._conversation,
             sampler=self._sampler,
             before=self._before,
             steps=self._steps,

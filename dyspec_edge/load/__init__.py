@@ -1,4 +1,4 @@
-"""From a configuration to a decoder that is ready: files checked, models placed, prices measured.
+"""From a configuration to conversations: files checked, weights and contexts opened, prices known.
 
-What is kept between runs is kept here, too.  The room knows files and decoders, but no text.
+What is kept between runs is kept here, too.  The room knows files and decoding, but no text.
 """

@@ -148,7 +148,7 @@ def by_hand() -> Callable[..., Stats]:
 
     def make(steps: list[Step], **changes: Any) -> Stats:
         totals = DraftTotals(pass_seconds=2.5, rows_seconds=0.25, num_passes=13, num_rows=29)
-        decoder: Any = SimpleNamespace(
+        conversation: Any = SimpleNamespace(
             target=SimpleNamespace(decode_seconds=5.0, num_rows=40),
             drafter=SimpleNamespace(totals=totals, read_seconds=0.75),
             policy=SimpleNamespace(name="dyspec:3", figures=lambda: {"a": 0.5}),
@@ -156,7 +156,7 @@ def by_hand() -> Callable[..., Stats]:
         )
         sampler: Any = SimpleNamespace(seed=7, temperature=0.5, rows_seconds=0.5, seconds=0.25)
         values: dict[str, Any] = {
-            "decoder": decoder,
+            "conversation": conversation,
             "sampler": sampler,
             "before": Counters(4.0, 1.5, 0.25, 0.125, 33, 9, 17, None),
             "steps": steps,
