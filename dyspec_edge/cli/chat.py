@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,16 +63,26 @@ class Chat:
         self._warned = False  # Ctrl-C was pressed at an empty line; pressed again it leaves
 
     def run(self, lines: LineSource) -> int:
-        """Talks until the lines end, and returns the exit code."""
-        while not self._leaving:
-            self._step(lines)
+        """Talks until the lines end, and returns the exit code.
+
+        Whatever ends it otherwise, an interactive conversation is written to a file first.
+        """
+        try:
+            while not self._leaving:
+                self._step(lines)
+        except BaseException:
+            if self._interactive and self.transcript.messages:
+                path = self.transcript.rescue(self._saved_settings())
+                with suppress(OSError):  # the terminal may be what is gone
+                    self._terminal.notice(f"(the conversation is in {path})")
+            raise
         return self.exit_code
 
     def _step(self, lines: LineSource) -> None:
         try:
             line = lines.read()
             self._warned = False
-            self.handle(line)
+            self._handle_safely(line)
         except EOFError:
             self._leaving = True
         except KeyboardInterrupt:
@@ -82,6 +93,16 @@ class Chat:
                 self._terminal.notice(LEAVE_HINT)
         except DyspecError as error:
             self._fail(error)
+
+    def _handle_safely(self, line: str) -> None:
+        """`handle`; a mistake of ours costs one turn, not the conversation."""
+        try:
+            self.handle(line)
+        except DyspecError:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            self._fail(DyspecError(f"internal error: {what}; the conversation goes on"))
 
     def handle(self, line: str) -> None:
         """Runs a command, or answers a message."""
@@ -107,10 +128,9 @@ class Chat:
         else:
             if not answered:
                 self.transcript = before
-                self._terminal.notice("(stopped before the answer; the message was taken back)")
 
     def _reply(self) -> bool:
-        """Streams one reply into the transcript; False if it was stopped before an answer."""
+        """Streams one reply into the transcript; False if it ended before an answer."""
         prompt = fitting_prompt(
             self._engine, self.transcript, self._settings.max_tokens, self._terminal
         )
@@ -136,6 +156,13 @@ class Chat:
         if stopped and not self._interactive:
             raise KeyboardInterrupt
         if stopped and not answer.text.strip():
+            self._terminal.notice("(stopped before the answer; the message was taken back)")
+            return False
+        if reason == "length" and answer.is_thought_only:
+            self._terminal.notice(
+                "(the whole reply was a thought; the message was taken back: "
+                "allow more tokens with -n, or a larger context with -c)"
+            )
             return False
         self.transcript.add("assistant", answer.text)
         if last is not None and last.stats is not None:
@@ -258,4 +285,7 @@ def _path(command: str, name: str) -> Path:
     name = name.strip("\"'")
     if not name:
         raise DyspecError(f"{command} needs a file name, e.g. {command} talk.json")
-    return Path(name).expanduser()
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise DyspecError(f"{command} {name}: there is no such user; name another path") from error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import Literal, Protocol
 
 from dyspec_edge.text.utf8 import decode
 
@@ -36,11 +39,38 @@ class PipedLines:
             EOFError: there are no more.
             DyspecError: the line is not UTF-8.
         """
-        data = sys.stdin.buffer.readline()
+        try:
+            data = sys.stdin.buffer.readline()
+        except OSError as error:
+            raise EOFError from error
         if not data:
             raise EOFError
         self._number += 1
         return decode(data, f"line {self._number} of stdin").rstrip("\r\n")
+
+
+def piped_in() -> Literal["nothing", "ours", "the caller's"]:
+    """Whether text waits on stdin beside a prompt that was typed, and whose it is.
+
+    `cat FILE | program PROMPT` gives a pipe that only this process reads.  In a script's loop,
+    `while read name; do program "$name"; done < LIST`, stdin is the script's: the loop would end
+    after its first round if this process read it.  The two differ in the caller's own stdin.
+    """
+    try:
+        ours = os.fstat(0)
+        if not (stat.S_ISFIFO(ours.st_mode) or stat.S_ISREG(ours.st_mode)):
+            return "nothing"
+        callers = Path(f"/proc/{os.getppid()}/fd/0").stat()
+    except OSError:  # no /proc: a file that was read from belongs to somebody else
+        return "ours" if _is_unread() else "nothing"
+    return "the caller's" if os.path.samestat(ours, callers) else "ours"
+
+
+def _is_unread() -> bool:
+    try:
+        return os.lseek(0, 0, os.SEEK_CUR) == 0
+    except OSError:
+        return True
 
 
 @contextlib.contextmanager
@@ -59,10 +89,20 @@ def keys_kept() -> Iterator[None]:
     kept = list(before)
     kept[0] &= ~termios.ICRNL  # or Enter after Escape would arrive as another key
     kept[3] &= ~(termios.ICANON | termios.ECHO)
-    # When the program is killed, too, the terminal must get its old settings back.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+    def keep_again(*_: object) -> None:
+        # After Ctrl-Z and `fg` the shell has put its own settings back; the line editor, which has
+        # settings of its own, is left alone.
+        if termios.tcgetattr(sys.stdin)[3] & termios.ICANON:
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, kept)
+
+    # Killed, or left by its terminal, the program must still give the old settings back.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    signal.signal(signal.SIGCONT, keep_again)
     termios.tcsetattr(sys.stdin, termios.TCSANOW, kept)
     try:
         yield
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # a terminal that is gone needs no settings
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

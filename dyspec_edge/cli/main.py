@@ -22,7 +22,7 @@ from dyspec_edge.cli.commands.generation import chat, complete
 from dyspec_edge.cli.commands.measuring import calibrate, check
 from dyspec_edge.cli.commands.model_files import inspect, models, pull
 from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
-from dyspec_edge.cli.terminal import Terminal
+from dyspec_edge.cli.terminal import Terminal, discard_output, open_missing_streams
 from dyspec_edge.errors import DyspecError, OptionError
 
 
@@ -32,6 +32,7 @@ class Group(CommandGroup):
     def main(self, args: Sequence[str] | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         """Runs the command that `args` name, and exits."""
         typed = list(sys.argv[1:] if args is None else args)
+        open_missing_streams()
         code = self._run(typed, {**extra, "standalone_mode": False})
         if background.left_running():
             for stream in (sys.stdout, sys.stderr):
@@ -54,11 +55,21 @@ class Group(CommandGroup):
             return _fail(str(error), 2)
         except DyspecError as error:
             return _fail(str(error), 1)
-        except Exception as error:  # a mistake of ours
-            if {"-v", "--verbose"} & set(typed):
-                traceback.print_exc()
-            what = f"{type(error).__name__}: {error}"
-            return _fail(f"internal error: {what} (--verbose shows where)", 1)
+        except OSError as error:
+            if error.filename is not None:  # it is about a file, not about an output stream
+                return self._mistake(error, typed)
+            discard_output()
+            reason = (error.strerror or str(error)).lower()
+            return _fail(f"cannot write the output: {reason}", 1)
+        except Exception as error:
+            return self._mistake(error, typed)
+
+    def _mistake(self, error: Exception, typed: Sequence[str]) -> int:
+        """A mistake of ours, on one line; the whole trace for those who ask for it."""
+        if {"-v", "--verbose"} & set(typed):
+            traceback.print_exc()
+        what = f"{type(error).__name__}: {error}"
+        return _fail(f"internal error: {what} (--verbose shows where)", 1)
 
 
 def _fail(message: str, code: int) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
@@ -49,6 +50,30 @@ def is_terminal(stream: object) -> bool:
         return False
 
 
+def open_missing_streams() -> None:
+    """Put the null device where a service or `>&-` left stdin, stdout or stderr closed.
+
+    Else the next file that is opened would get the number of the stream, and what llama.cpp writes
+    to stderr would go into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+        if getattr(sys, name) is None:
+            mode = "r" if number == 0 else "w"
+            null = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, null)
+
+
+def discard_output() -> None:
+    """Send what is still to be written to stdout nowhere: it cannot be written."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
 class Terminal:
     """The two output streams of a command."""
 
@@ -73,7 +98,8 @@ class Terminal:
 
     def text(self, text: str) -> None:
         """A block of plain text on stdout, followed by a newline."""
-        self.out.print(text, soft_wrap=True)
+        shown = text.translate(_VISIBLE) if self.out.is_terminal else text
+        self.out.print(shown, soft_wrap=True)
 
     def json(self, document: object) -> None:
         """One JSON document on one line of stdout."""

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,13 +45,10 @@ class Transcript:
         head = [{"role": "system", "content": self.system}] if self.system else []
         return [*head, *self.messages[self.num_dropped :]]
 
-    def drop_oldest_turn(self) -> bool:
-        """Leaves the oldest whole turn out of the window; False if only the last one is there."""
-        for index in range(self.num_dropped + 1, len(self.messages)):
-            if self.messages[index]["role"] == "user":
-                self.num_dropped = index
-                return True
-        return False
+    def later_turns(self) -> list[int]:
+        """Where the window's turns after its first begin: what `num_dropped` may become."""
+        later = range(self.num_dropped + 1, len(self.messages))
+        return [index for index in later if self.messages[index]["role"] == "user"]
 
     def take_back_reply(self) -> bool:
         """Removes the last reply, so that its question can be answered again."""
@@ -81,6 +79,19 @@ class Transcript:
             _write_atomically(path, text.encode())
         except OSError as error:
             raise DyspecError(f"cannot save to '{path}': {_reason(error)}") from error
+
+    def rescue(self, settings: Mapping[str, object]) -> Path:
+        """Saves under a name of its own where it can, here or among temporary files; the path.
+
+        Raises:
+            DyspecError: neither can be written to.
+        """
+        name = time.strftime("dyspec-edge-chat-%Y%m%d-%H%M%S.json")
+        try:
+            self.save(path := Path.cwd() / name, settings)
+        except (DyspecError, OSError):
+            self.save(path := Path(tempfile.gettempdir()) / name, settings)
+        return path
 
     @classmethod
     def load(cls, path: Path) -> tuple[Transcript, Mapping[str, Any]]:

@@ -29,11 +29,13 @@ class Answer:
         text: without the thought before it, which the model does not get to see again.
         last: the last chunk, with the figures; None if nothing came.
         interrupted: Ctrl-C was pressed.
+        is_thought_only: there was a thought, but no answer after it.
     """
 
     text: str
     last: Chunk | None
     interrupted: bool
+    is_thought_only: bool = False
 
 
 def fitting_prompt(
@@ -56,8 +58,7 @@ def fitting_prompt(
     # Turns are dropped until the context is half empty: dropping one at a time would change the
     # beginning of the prompt, so that all of it is read anew, at every message.
     first = transcript.num_dropped
-    while len(prompt.tokens) > room // 2 and transcript.drop_oldest_turn():
-        prompt = engine.prepare(transcript.window())
+    prompt = _shortened(engine, transcript, room // 2)
     if len(prompt.tokens) >= room:
         raise ContextOverflow(len(prompt.tokens), room)
     dropped = transcript.messages[first : transcript.num_dropped]
@@ -65,6 +66,25 @@ def fitting_prompt(
         what = "oldest turn is" if turns == 1 else f"{turns} oldest turns are"
         terminal.notice(f"(context full: the {what} no longer sent to the model)")
     return prompt
+
+
+def _shortened(engine: Engine, transcript: Transcript, most: int) -> Prompt:
+    """Drop as few turns as leave at most so many tokens, or all but the last turn.
+
+    A turn more dropped is a shorter prompt, so halving finds the number: a conversation of a
+    thousand turns is rendered ten times.
+    """
+    starts = transcript.later_turns() or [transcript.num_dropped]
+    low, high = 0, len(starts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        transcript.num_dropped = starts[middle]
+        if len(engine.prepare(transcript.window()).tokens) <= most:
+            high = middle
+        else:
+            low = middle + 1
+    transcript.num_dropped = starts[low]
+    return engine.prepare(transcript.window())
 
 
 def show_reply(job: Job[Progress | Chunk], terminal: Terminal, opens_thought: bool) -> Answer:
@@ -76,13 +96,17 @@ def show_reply(job: Job[Progress | Chunk], terminal: Terminal, opens_thought: bo
     splitter = ThoughtSplitter(inside=opens_thought)
     writer = ReplyWriter(terminal)
     answer: list[str] = []
+    has_thought = False
     last: Chunk | None = None
 
     def show(parts: list[tuple[Kind, str]]) -> None:
+        nonlocal has_thought
         for kind, text in parts:
             writer.write(kind, text)
             if kind == "answer":
                 answer.append(text)
+            else:
+                has_thought = True
 
     try:
         with Bar(terminal) as bar, job:
@@ -93,4 +117,5 @@ def show_reply(job: Job[Progress | Chunk], terminal: Terminal, opens_thought: bo
         show(splitter.flush())
     finally:
         writer.end()
-    return Answer("".join(answer), last, job.interrupted)
+    text = "".join(answer)
+    return Answer(text, last, job.interrupted, has_thought and not text.strip())

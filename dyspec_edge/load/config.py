@@ -11,6 +11,9 @@ from dyspec_edge import llama
 from dyspec_edge.decode.policy import parse
 from dyspec_edge.errors import OptionError
 
+MAX_THREADS = 512
+"""ggml's own limit; it crashes far above."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -86,7 +89,7 @@ class EngineConfig:
             parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
         if self.num_conversations < 1:
             raise OptionError(f"{self.num_conversations} conversations: it must be 1 or more")
-        if self.num_threads is not None and self.num_threads < 1:
-            raise OptionError(f"{self.num_threads} threads: -t must be 1 or more")
+        if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:
+            raise OptionError(f"{self.num_threads} threads: -t must be 1 to {MAX_THREADS}")
         if self.draft_temperature is not None and not self.draft_temperature > 0:
             raise OptionError(f"--draft-temp is {self.draft_temperature}; it must be above 0")

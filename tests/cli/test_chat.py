@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from dyspec_edge.cli import main
 from dyspec_edge.cli.chat import COMMANDS, Chat, ChatSettings
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.cli.transcript import Transcript
+from dyspec_edge.cli.turn import fitting_prompt
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
@@ -171,7 +173,97 @@ def test_model_text_cannot_control_a_terminal(tmp_path: Path) -> None:
     child.sendeof()
 
 
+def test_a_reply_that_is_only_a_thought_leaves_no_empty_answer(
+    talk: Talk, engines: list[FakeEngine]
+) -> None:
+    result = talk("think", "say b", args=("-n", "2"))
+    assert "(the whole reply was a thought; the message was taken back" in result.stderr
+    assert contents(engines[0].prompts[1]) == ["say b"]
+
+
+def test_a_home_that_does_not_exist_costs_nothing(talk: Talk, engines: list[FakeEngine]) -> None:
+    result = talk("say a", "/save ~nouser/x.json", "/load ~nouser/x.json", "say b")
+    assert result.exit_code == 1
+    assert result.stderr.count("there is no such user; name another path") == 2
+    assert contents(engines[0].prompts[1]) == ["say a", "a", "say b"]
+
+
+def test_a_mistake_of_ours_costs_no_conversation(talk: Talk, engines: list[FakeEngine]) -> None:
+    result = talk("say a", "bug", "say b")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError: a mistake; the conversation goes on" in result.stderr
+    assert contents(engines[0].prompts[2]) == ["say a", "a", "say b"]
+
+
+def test_a_terminal_that_is_gone_leaves_the_conversation_in_a_file(
+    engines: list[FakeEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lines:
+        said = iter(["say a", "say b"])
+
+        def read(self) -> str:
+            return next(self.said)
+
+    monkeypatch.chdir(tmp_path)
+    chat = Chat(
+        Engine.load(EngineConfig(Path("x"))),
+        terminal := Terminal(),
+        ChatSettings(SamplingParams()),
+        interactive=True,
+    )
+    written: list[str] = []
+
+    def notice(text: str) -> None:
+        written.append(text)
+        if len(written) > 1:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(terminal, "notice", notice)
+    monkeypatch.setattr(terminal, "error", notice)
+    with pytest.raises(OSError, match="Input/output error"):
+        chat.run(Lines())
+    (path,) = tmp_path.glob("dyspec-edge-chat-*.json")
+    assert contents(Transcript.load(path)[0].messages) == ["say a", "a"]  # type: ignore[arg-type]
+    assert engines[0].calls
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_conversation_in_a_file(tmp_path: Path, number: int) -> None:
+    child = start(tmp_path)
+    child.sendline("say hello")
+    child.expect_exact("tok/s")
+    child.expect(READY)
+    child.kill(number)
+    child.expect_exact("the conversation is in")
+    child.expect(pexpect.EOF)
+    (path,) = tmp_path.glob("dyspec-edge-chat-*.json")
+    assert contents(Transcript.load(path)[0].messages) == ["say hello", "hello"]  # type: ignore[arg-type]
+
+
 # Context overflow
+
+
+def test_a_long_conversation_is_shortened_in_a_few_renderings(
+    engines: list[FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.load(EngineConfig(Path("x")))
+    prepared: list[int] = []
+    prepare = engines[0].prepare
+
+    def counted(messages: Any, **options: Any) -> Any:
+        prepared.append(len(messages))
+        return prepare(messages, **options)
+
+    monkeypatch.setattr(engines[0], "prepare", counted)
+    talk = Transcript()
+    for number in range(1000):
+        talk.add("user", f"q{number}")
+        talk.add("assistant", f"a{number}")
+    talk.add("user", "last")
+    prompt = fitting_prompt(engine, talk, 4, Terminal())
+    assert len(prompt.tokens) == 30  # as many turns as fit into half of the context of 64
+    assert len(talk.window()) == 15
+    assert len(prepared) <= 12
 
 
 def test_oldest_turns_are_dropped_whole(talk: Talk, engines: list[FakeEngine]) -> None:
@@ -270,10 +362,11 @@ def test_transcript_pieces(tmp_path: Path) -> None:
     for number in range(3):
         talk.add("user", f"q{number}")
         talk.add("assistant", f"a{number}")
-    assert talk.drop_oldest_turn()
+    assert talk.later_turns() == [2, 4]
+    talk.num_dropped = 2
     assert contents(talk.window()) == ["sys", "q1", "a1", "q2", "a2"]  # type: ignore[arg-type]
-    assert talk.drop_oldest_turn()
-    assert not talk.drop_oldest_turn()
+    talk.num_dropped = 4
+    assert talk.later_turns() == []
     assert talk.take_back_reply()
     assert not talk.take_back_reply()
     talk.save(tmp_path / "a.json", {})
@@ -296,8 +389,10 @@ def start(tmp_path: Path, *args: str, **environment: str) -> Any:
             **os.environ,
             "TERM": "xterm-256color",
             "DYSPEC_EDGE_CACHE": str(tmp_path / "cache"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             **environment,
         },
+        cwd=str(tmp_path),
         encoding="utf-8",
         timeout=30,
         dimensions=(40, 200),

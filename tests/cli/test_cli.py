@@ -170,7 +170,6 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["  \n"], "the prompt is empty"),
         (["--raw", ""], "the prompt is empty"),
         (["--raw", "-sys", "a", "x"], "--raw leaves no place"),
-        (["x", "-f", "y"], "use one of them"),
         (["x", "--chat-template", "chatml"], "neither a file nor a Jinja template"),
         (["x", "--pair", "qwen2.5-coder"], "-m and --pair each name a target"),
         (["x", "-md", "a", "-hfd", "b/c"], "-md and -hfd each name a draft"),

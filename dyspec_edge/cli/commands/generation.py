@@ -54,10 +54,12 @@ def chat(**typed: Any) -> int:
 def complete(**typed: Any) -> int:
     """Complete PROMPT, a file (-f) or stdin: the text to stdout, the figures to stderr.
 
-    One newline at the end of a file or of stdin is not part of the prompt.
+    PROMPT and a file, or what is piped in, are joined by an empty line: `cat main.py | dyspec-edge
+    complete "Explain this."`.  The stdin of a script that runs this program stays the script's;
+    -f - reads it.  One newline at the end of a file or of stdin is not part of the prompt.
     """
     terminal = Terminal()
-    prompt = _prompt(typed)
+    prompt = _prompt(typed, terminal)
     sampling = options.sampling_params(typed)
     with _loaded(model_choice.engine_config(typed, terminal), terminal) as engine:
         writer = None if typed["json"] else ReplyWriter(terminal)
@@ -124,14 +126,11 @@ def _loaded(config: EngineConfig, terminal: Terminal) -> Iterator[Engine]:
             engine.close()
 
 
-def _prompt(typed: Mapping[str, Any]) -> str | list[dict[str, str]]:
-    text, file, raw = typed["prompt"], typed["file"], typed["raw"]
-    if text is not None and file is not None:
-        raise OptionError("PROMPT and -f each give a prompt; use one of them")
+def _prompt(typed: Mapping[str, Any], terminal: Terminal) -> str | list[dict[str, str]]:
+    raw = typed["raw"]
     if raw and typed["system_prompt"] is not None:
         raise OptionError("--raw leaves no place for a system prompt; drop -sys")
-    if text is None:
-        text = _read(file).removesuffix("\n").removesuffix("\r")
+    text = _joined(typed["prompt"], typed["file"], terminal)
     if not (text if raw else text.strip()):
         raise OptionError("the prompt is empty; give it as an argument, with -f FILE or on stdin")
     if typed["system_prompt"] is None:
@@ -142,10 +141,22 @@ def _prompt(typed: Mapping[str, Any]) -> str | list[dict[str, str]]:
     ]
 
 
+def _joined(typed: str | None, file: Path | None, terminal: Terminal) -> str:
+    """What was typed and what a file or stdin holds, with an empty line between them."""
+    if typed is None and file is None and is_terminal(sys.stdin):
+        raise OptionError("no prompt; give it as an argument, with -f FILE or on stdin")
+    if typed is not None and file is None:
+        source = line_input.piped_in()
+        if source == "the caller's":
+            terminal.notice("(stdin is the calling script's and was left alone; -f - reads it)")
+        if source != "ours":
+            return typed
+    text = _read(file).removesuffix("\n").removesuffix("\r")
+    return "\n\n".join(part for part in (typed, text) if part)
+
+
 def _read(file: Path | None) -> str:
     if file is None or str(file) == "-":
-        if file is None and is_terminal(sys.stdin):
-            raise OptionError("no prompt; give it as an argument, with -f FILE or on stdin")
         return decode(sys.stdin.buffer.read(), "stdin")
     try:
         data = file.read_bytes()
