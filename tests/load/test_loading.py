@@ -424,7 +424,7 @@ def test_more_leaves_than_sequences(tiny_pair: TinyPair, monkeypatch: pytest.Mon
         ({"cache_type_v": "q8_0"}, "cache_type_v q8_0 works with flash attention only"),
         ({"num_ctx": -1}, "context of -1 tokens: -c must be 0"),
         ({"num_ctx_draft": -1}, "context of -1 tokens: -cd must be 0"),
-        ({"num_threads": 0}, "0 threads: -t must be 1 or more"),
+        ({"num_threads": 0}, "0 threads: -t must be 1 to 512"),
         ({"draft_temperature": 0.0}, "--draft-temp is 0.0; it must be above 0"),
         ({"draft_temperature": float("nan")}, "--draft-temp is nan"),
     ],
