@@ -87,9 +87,10 @@ class Prices:
         """The curves in a few words."""
         plain = self.target.at(1)
         sizes = [n for n in self.target.sizes[1:] if n in (4, 8, 16, 32, 64)]
-        rows = ", ".join(f"T({n}) {self.target.at(n) / plain:.1f}x" for n in sizes)
-        draft = f", D(1) {milliseconds(self.draft.at(1))}" if self.draft else ""
-        return f"T(1) {milliseconds(plain)}, {rows}{draft}"
+        words = [f"T(1) {milliseconds(plain)}"]
+        words += [f"T({n}) {self.target.at(n) / plain:.1f}x" for n in sizes]
+        words += [f"D(1) {milliseconds(self.draft.at(1))}"] if self.draft is not None else []
+        return ", ".join(words)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: seconds by rows, whether passes are padded, predictions by acceptance rate."""

@@ -34,6 +34,11 @@ def test_plain_words(prices: Pair, words: str) -> None:
     assert alone.as_dict()["draft_speedup"] is None
 
 
+def test_the_curves_in_a_few_words() -> None:
+    assert Prices(*F16).summary.startswith("T(1) 1000 ms, T(4) 1.4x, ")
+    assert Prices(CostCurve((1, 3), (0.0123, 0.02))).summary == "T(1) 12.3 ms"
+
+
 def test_predictions_rise_with_acceptance() -> None:
     found = Prices(*F16, measured=False).as_dict()
     assert list(found["draft_speedup"]) == [str(a) for a in ACCEPTANCES]
