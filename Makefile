@@ -14,6 +14,9 @@ NATIVE_BUILD := pyproject.toml $(wildcard CMakeLists.txt) $(NATIVE_FILES) \
 	$(shell find native -name CMakeLists.txt 2>/dev/null)
 ARGS ?=
 
+# An editable installation knows modules by their files: where one has come, gone or moved, it is done again.
+MODULES_STAMP := $(VENV)/.modules-$(firstword $(shell find dyspec_edge -name '*.py' | LC_ALL=C sort | cksum))
+
 # pip's cache does not know about CMAKE_ARGS, so each new value gets a build and a stamp of its own.
 ifneq ($(strip $(CMAKE_ARGS)),)
 LLAMA_STAMP := $(VENV)/.llama-$(firstword $(shell printf '%s' "$$CMAKE_ARGS" | cksum))
@@ -103,13 +106,16 @@ REBUILD_LLAMA = $(BIN)/python -m pip install --force-reinstall --no-deps --no-ca
 	--no-binary llama-cpp-python $(LLAMA)
 HAS_AMX = import llama_cpp, sys; sys.exit(b"AMX_INT8 = 1" not in llama_cpp.llama_print_system_info())
 
+$(MODULES_STAMP): | $(BIN)/python
+	@rm -f $(VENV)/.modules-* && touch $@
+
 $(LLAMA_STAMP): | $(BIN)/python
 	@echo "Building $(LLAMA) with CMAKE_ARGS=$(CMAKE_ARGS): this takes minutes."
 	@$(WITH_FLAGS); $(REBUILD_LLAMA)
 	@rm -f $(VENV)/.llama-* && touch $@
 
 # The second pip is for a copy in pip's cache that was built without the flags.
-$(STAMP): $(NATIVE_BUILD) $(LLAMA_STAMP) | $(BIN)/python
+$(STAMP): $(NATIVE_BUILD) $(LLAMA_STAMP) $(MODULES_STAMP) | $(BIN)/python
 	@$(BIN)/python -m pip show --quiet llama-cpp-python 2>/dev/null || \
 		echo "First install: llama.cpp is compiled, about 8 minutes on 2 cores; later runs are quick."
 	@$(WITH_FLAGS); $(BIN)/python -m pip install -e '.[dev]' && \
