@@ -15,6 +15,7 @@ from benchmarks.peers.command import peers
 from benchmarks.plain import plain
 from benchmarks.race import race
 from benchmarks.replay.command import main as replay
+from benchmarks.replay.learning import learning
 from benchmarks.replay.study import synthetic
 from benchmarks.rows import rows
 from dyspec_edge.errors import DyspecError
@@ -33,6 +34,7 @@ PROGRAMS = (race, plain, overhead, rows, device, memory, near_ties, noise, peers
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)
+replay.add_command(learning)
 
 if __name__ == "__main__":
     try:

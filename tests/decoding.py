@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
 from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.policy import parse
 from dyspec_edge.decode.prices import LivePrices, Prices
@@ -32,8 +34,28 @@ CHEAP_ROWS = CostCurve((1, 64), (1.0, 1.1)), CostCurve((1, 16), (0.005, 0.006))
 
 
 def live_prices(target: CostCurve, draft: CostCurve | None = None) -> LivePrices:
-    """Prices as they were just measured."""
-    return LivePrices(Prices(target, draft))
+    """Prices as they were just measured, while nothing else ran."""
+
+    def sure(curve: CostCurve) -> CostCurve:
+        return replace(curve, sure=frozenset(TARGET_SIZES))
+
+    return LivePrices(Prices(sure(target), sure(draft) if draft is not None else None))
+
+
+def steady_prices(target: CostCurve, draft: CostCurve | None = None) -> LivePrices:
+    """The same, whatever the passes of tiny models really cost."""
+    prices = live_prices(target, draft)
+    prices.target.__class__ = SteadyCurve
+    if prices.draft is not None:
+        prices.draft.__class__ = SteadyCurve
+    return prices
+
+
+class SteadyCurve(LiveCurve):
+    """Learns nothing."""
+
+    def observe(self, _num_rows: int, _seconds: float) -> None:
+        """Take no notice."""
 
 
 def open_context(
@@ -116,7 +138,7 @@ def opened_decoder(
         nodes, capacity = 1 + chosen.max_nodes, chosen.tree_capacity
         num_sequences = chosen.max_leaves
         if chosen.needs_prices:
-            chosen.set_prices(live_prices(prices[0], prices[1] if with_draft else None))
+            chosen.set_prices(steady_prices(prices[0], prices[1] if with_draft else None))
 
         def cache(of: Model, tokens: int) -> Cache:
             context = open_context(

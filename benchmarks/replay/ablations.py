@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.decode.policy.copies import Copies
 from dyspec_edge.decode.policy.priced import A0, PricedPolicy
 from dyspec_edge.decode.tree import TokenTree
 
@@ -20,11 +21,19 @@ NEVER = 1e9
 """Seconds that no step spends."""
 
 
+class _NoCopies(Copies):
+    """Finds none."""
+
+    def add_to(self, _tree: TokenTree, _max_nodes: int) -> None:
+        """Add nothing."""
+
+
 class WithoutLookup(PricedPolicy):
     """Nothing is copied from the text."""
 
-    def _copy(self, _tree: TokenTree, _max_depth: int) -> None:
-        return
+    def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
+        super().__init__(end_tokens)
+        self.copies = _NoCopies(end_tokens)
 
 
 class WithoutAccount(PricedPolicy):

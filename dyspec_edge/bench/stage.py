@@ -26,7 +26,6 @@ from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.engine import Engine, EngineConfig
 from dyspec_edge.errors import Cancelled, OptionError
-from dyspec_edge.load.calibration import learned_by
 from dyspec_edge.load.contexts import Contexts
 from dyspec_edge.load.loading import Loaded
 from dyspec_edge.load.models import Progress, open_models
@@ -100,10 +99,7 @@ class Stage:
         Raises:
             KeyError, TypeError, ValueError: that is of no use to this policy.
         """
-        policy = self._policy(lane)
-        policy.restore(learned)
-        if policy.prices is not None:
-            policy.prices.restore(learned)
+        self._policy(lane).restore(learned)
 
     def play(self, turn: Turn, sampling: SamplingParams, num_tokens: int) -> dict[str, Any]:
         """One reply, and everything that is known of it.
@@ -131,7 +127,7 @@ class Stage:
             "tokens_sha256": hashlib.sha256(np.array(tokens, "<i4").tobytes()).hexdigest(),
             "request_seconds": seconds,
             "confidence": confidence.as_dict(),
-            "learned": learned_by(policy) or None,
+            "learned": policy.as_dict() or None,
             "basis": policy.explanation,
             "order": turn.order,
             "load": psutil.getloadavg()[0],

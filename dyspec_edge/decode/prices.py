@@ -7,12 +7,13 @@ pass costs is a matter of models and machine, not of a text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import CostCurve, LiveCurve, chain_rate
+from dyspec_edge.decode.cost import CostCurve, chain_rate
+from dyspec_edge.decode.live_curve import LiveCurve
 
 ACCEPTANCES = (0.5, 0.7, 0.8, 0.9)
 """Acceptance rates for which a speedup is predicted."""
@@ -80,7 +81,9 @@ class Prices:
             pays = "a draft model will pay where the text is easy" + ", prompt lookup too" * copies
         else:
             pays = "a draft model will pay" + ", large trees too" * (flat < 1.5)
-        return f"this target on this machine is {kind}: {pays}"
+        disturbed = self.target.disturbed or (self.draft is not None and self.draft.disturbed)
+        again = ", measured while other programs ran; will be looked at again"
+        return f"this target on this machine is {kind}: {pays}{again * disturbed}"
 
     @property
     def summary(self) -> str:
@@ -128,20 +131,18 @@ class LivePrices:
         self.target = LiveCurve(measured.target, TARGET_ROWS)
         self.draft = LiveCurve(measured.draft, DRAFT_ROWS) if measured.draft is not None else None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The corrections, for JSON."""
-        draft = self.draft.as_dict() if self.draft is not None else None
-        return {"target": self.target.as_dict(), "draft": draft}
+    @property
+    def draft_may_pay(self) -> bool:
+        """Whether a nearly perfect draft could pay, were doubtful prices as low as is hoped."""
+        if self.draft is None:
+            return False
+        rate = chain_rate(self.target.hoped(math.inf), self.draft.at(1), HOPE)
+        return rate * self.target.at(1) >= HEADROOM
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take what `as_dict` gave.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is something else.
-        """
-        if self.draft is not None:
-            self.draft.restore(saved["draft"])
-        self.target.restore(saved["target"])
+    def as_prices(self) -> Prices:
+        """What use has taught, as curves to be kept."""
+        draft = self.draft.as_curve() if self.draft is not None else None
+        return Prices(self.target.as_curve(), draft, measured=False)
 
 
 def milliseconds(seconds: float) -> str:

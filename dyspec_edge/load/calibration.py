@@ -1,8 +1,8 @@
 """Cost curves of the models at hand: measured once, kept on disk.
 
 A curve belongs to a file, a device, a number of threads, a cache type and a version of llama.cpp;
-whatever differs, or cannot be read, is measured again.  Of a kept curve only one point is
-measured, which says how fast the machine is today.
+whatever differs, or cannot be read, is measured again.  Of a kept curve a few points are measured
+at each load, and what use has taught is kept with it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve, measure_curve
+from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve
+from dyspec_edge.decode.measuring import look_again, measure_curve
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import Prices
 from dyspec_edge.load.disk_cache import DiskCache, Key
@@ -25,9 +25,6 @@ from dyspec_edge.load.disk_cache import DiskCache, Key
 log = logging.getLogger(__name__)
 
 Report = Callable[[float], None]
-
-SAME_MACHINE = 2.0
-"""A kept curve whose first point is off by more than this factor is measured again."""
 
 TARGET_SHARE = 0.8
 """Of the time that measuring takes."""
@@ -49,12 +46,6 @@ def file_key(path: Path, **conditions: Any) -> Key:
         "llama-cpp-python": version("llama-cpp-python"),
         **conditions,
     }
-
-
-def learned_by(policy: Policy) -> dict[str, Any]:
-    """What a policy and its prices have learned, for JSON; empty if it does not learn."""
-    own = policy.as_dict()
-    return {**own, **policy.prices.as_dict()} if own and policy.prices is not None else own
 
 
 class Calibrator:
@@ -96,7 +87,7 @@ class Calibrator:
         return Prices(target_curve, draft_curve, measured)
 
     def recall(self, policy: Policy) -> Mapping[str, Any] | None:
-        """Give policy and prices what an earlier such policy has learned with these models.
+        """Give a policy what an earlier one of its kind has learned with these models.
 
         Returns:
             What it was; None if nothing of use is kept.
@@ -106,16 +97,19 @@ class Calibrator:
             return None
         try:
             policy.restore(saved)
-            if policy.prices is not None:
-                policy.prices.restore(saved)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             log.info("what was learned is of no use: %s", error)
             return None
         return saved
 
     def remember(self, policy: Policy) -> None:
-        """Keep what the policy has learned."""
-        self._kept.save(self._learned_key(policy), learned_by(policy))
+        """Keep what the policy has learned, and what its passes have taught about prices."""
+        self._kept.save(self._learned_key(policy), policy.as_dict())
+        if policy.prices is not None:
+            prices = policy.prices.as_prices()
+            for key, curve in zip(self._keys, (prices.target, prices.draft), strict=True):
+                if key is not None and curve is not None:
+                    self._keep(key, curve)
 
     def _learned_key(self, policy: Policy) -> Key:
         target_key, draft_key = self._keys
@@ -126,15 +120,22 @@ class Calibrator:
         self, cache: Cache, key: Key, sizes: tuple[int, ...], report: Report
     ) -> tuple[CostCurve, bool]:
         kept = None if self._afresh else _as_curve(self._kept.load(key))
-        if kept is not None:
-            now = measure_curve(cache, (1,)).at(1)
-            factor = now / kept.at(1)
-            if 1 / SAME_MACHINE < factor < SAME_MACHINE:
-                report(1.0)
-                return kept.scaled(factor), False
-        curve = measure_curve(cache, sizes, report)
-        self._kept.save(key, asdict(curve))
-        return curve, True
+        if kept is None:
+            curve = measure_curve(cache, sizes, report)
+        else:
+            curve = look_again(cache, kept, sizes)
+            report(1.0)
+        self._keep(key, curve)
+        return curve, kept is None
+
+    def _keep(self, key: Key, curve: CostCurve) -> None:
+        document = {
+            "sizes": curve.sizes,
+            "seconds": curve.seconds,
+            "padded": curve.padded,
+            "looks": curve.looks,
+        }
+        self._kept.save(key, document)
 
 
 def _as_curve(document: Any) -> CostCurve | None:
@@ -142,10 +143,10 @@ def _as_curve(document: Any) -> CostCurve | None:
     try:
         sizes = tuple(int(n) for n in document["sizes"])
         seconds = tuple(float(s) for s in document["seconds"])
-        padded = bool(document["padded"])
-    except (KeyError, TypeError, ValueError):
+        padded, looks = bool(document["padded"]), int(document.get("looks", 0))
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
     sound = len(sizes) == len(seconds) > 0 and sizes[0] == 1 and sorted(set(sizes)) == [*sizes]
-    return (
-        CostCurve(sizes, seconds, padded) if sound and all(0 < s < 1e6 for s in seconds) else None
-    )
+    if not sound or not all(1e-9 < s < 1e6 for s in seconds):
+        return None
+    return CostCurve(sizes, seconds, padded, looks=looks)

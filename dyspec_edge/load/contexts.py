@@ -12,11 +12,11 @@ from typing import Any
 
 from dyspec_edge import llama
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import measure_curve
 from dyspec_edge.decode.draft import backend
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.loop import Conversation
+from dyspec_edge.decode.measuring import measure_curve
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import TARGET_ROWS, Prices
 from dyspec_edge.decode.verify import MatchVerifier

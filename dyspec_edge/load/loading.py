@@ -14,7 +14,7 @@ from typing import Any
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import LivePrices, Prices
-from dyspec_edge.load.calibration import Calibrator, learned_by
+from dyspec_edge.load.calibration import Calibrator
 from dyspec_edge.load.choice import choose
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.contexts import Contexts
@@ -65,10 +65,10 @@ class Loaded:
         policy = self._new_policy()
         if self._learned is not None:
             policy.restore(self._learned)
-        before = learned_by(policy)
+        before = policy.as_dict()
 
         def remember() -> None:
-            now = learned_by(policy)
+            now = policy.as_dict()
             if self._calibrator is not None and now != before:
                 self._learned = now
                 self._calibrator.remember(policy)

@@ -41,8 +41,8 @@ struct dyspec_planner {
 namespace dyspec {
 namespace {
 
-constexpr int32_t WIDTHS[] = {1, 4, 16}; // nodes of a draft pass that are considered
-constexpr int32_t DEPTHS[] = {1, 4, 16}; // how far the look-ahead goes below them
+constexpr int32_t WIDTHS[] = {1, 4, 16};          // nodes of a draft pass that are considered
+constexpr int32_t DEPTHS[] = {1, 2, 3, 4, 8, 16}; // how far the look-ahead goes below them
 constexpr int32_t MAX_WIDTH = 16;
 constexpr int32_t MAX_DEPTH = 16;
 

@@ -14,7 +14,8 @@ import pytest
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.policy.priced import EPS, LEAVES, ROWS, STAKE, PricedPolicy
+from dyspec_edge.decode.policy.account import EPS, STAKE
+from dyspec_edge.decode.policy.priced import LEAVES, ROWS, PricedPolicy
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
@@ -214,7 +215,7 @@ def test_copying_pays_where_drafting_does_not(run: Run) -> None:
     policy = run(world, prompt=251)
     assert world.num_drafted == 0
     assert plain_seconds(world, 249) / world.now > 1.2
-    assert policy.kappa < 1
+    assert policy.copies.kappa < 1
 
 
 def test_a_mixture_of_experts_settles_on_no_speculation(run: Run) -> None:
@@ -318,7 +319,7 @@ def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
         at_step=lambda at: drafted_from.append(at) if world.num_drafted else None,
     )
     assert 1100 < drafted_from[0] < 2500
-    assert policy.seconds < world.now, "reading is no part of the account"
+    assert policy.account.seconds < world.now, "reading is no part of the account"
     assert policy._pays_to_read()
 
 
@@ -390,7 +391,7 @@ def test_trees_grow_on_real_passes(tiny_pair: TinyPair) -> None:
         assert max(step.num_drafted for step in found) > 16
         assert any(not step.is_chain for step in found)
         assert sum(len(s.tokens) for s in found) / len(found) > 2
-        assert policy._lookup.tokens[3:] == [t for s in found for t in s.tokens]
+        assert policy.copies.lookup.tokens[3:] == [t for s in found for t in s.tokens]
         assert len(decoder.target.tokens) - len(drafter.cache.tokens) < 60
 
 

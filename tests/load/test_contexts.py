@@ -225,8 +225,8 @@ def test_prices_are_shared_and_accounts_are_not(tiny_pair: TinyPair) -> None:
         assert isinstance(second, PricedPolicy)
         assert first.target is second.target
         assert first.prices is second.prices
-        first.acceptance, first.plain = 0.3, 7.0
-        assert (second.acceptance, second.plain) == (0.8, 0.0)
+        first.acceptance, first.account.plain = 0.3, 7.0
+        assert (second.acceptance, second.account.plain) == (0.8, 0.0)
 
 
 def test_what_one_has_learned_the_next_begins_with(tiny_pair: TinyPair, tmp_path: Path) -> None:

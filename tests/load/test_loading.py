@@ -226,9 +226,14 @@ def fake_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurves:
 
     def set_curves(target: CostCurve, draft: CostCurve) -> None:
         def measure(_cache: Any, sizes: Sequence[int], *_report: Any) -> CostCurve:
-            return draft if sizes == cost.DRAFT_SIZES else target
+            found = draft if sizes == cost.DRAFT_SIZES else target
+            return replace(found, sure=frozenset(cost.TARGET_SIZES))
+
+        def again(_cache: Any, _kept: CostCurve, sizes: Sequence[int]) -> CostCurve:
+            return measure(_cache, sizes)
 
         monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", measure)
+        monkeypatch.setattr("dyspec_edge.load.calibration.look_again", again)
         monkeypatch.setattr("dyspec_edge.load.contexts.measure_curve", measure)
 
     return set_curves

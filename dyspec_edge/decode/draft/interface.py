@@ -46,8 +46,10 @@ class Drafter(Protocol):
     Attributes:
         ranking: the rule of the present reply, once there is one.
         temperature: of the soft-max over candidates; None for the verifier's own choice.
+        longest_read: of more unread tokens than that only the last ones are read; None for all.
     """
 
+    longest_read: int | None = None
     ranking: Ranking | None = None
     temperature: float | None = None
 

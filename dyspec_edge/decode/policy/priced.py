@@ -9,8 +9,8 @@ step (native/src/planning.cpp weighs, this module pays):
     while drafting some nodes promises more than verifying now: draft them, enter their children
     verify the best
 
-An account keeps a reply never later than plain decoding by more than `STAKE` tokens' time and
-`EPS` of its time, whatever the predictions were worth.
+An account (account.py) keeps a reply from being late whatever predictions are worth; a small stake
+(trials.py) buys looks at prices that are doubtful; reading.py decides what the draft reads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import LiveCurve, chain_rate
+from dyspec_edge.decode.cost import TARGET_SIZES, Seconds, chain_rate
 from dyspec_edge.decode.draft.interface import Drafter
-from dyspec_edge.decode.draft.lookup import Lookup
+from dyspec_edge.decode.live_curve import LiveCurve
+from dyspec_edge.decode.policy.account import Account
+from dyspec_edge.decode.policy.copies import LEAST_CONFIDENCE, Copies
 from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
+from dyspec_edge.decode.policy.reading import LENGTHS, Reading
+from dyspec_edge.decode.policy.trials import Trials
 from dyspec_edge.decode.prices import HEADROOM, HOPE, TARGET_ROWS, LivePrices
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
@@ -37,27 +41,12 @@ A0, AW, A_MAX = 0.8, 0.05, 0.985
 A_RETURN = 0.02
 """Share of the way back to `A0` that a goes in a step without a draft, to try it again."""
 
-KAP, KW = 2.0, 4.0
-"""A copy that has matched m tokens breaks with chance kappa / m: start, and its weight."""
-
-STAKE, EPS = 4.0, 0.01
-"""Later than plain decoding at most: in tokens' time, and as a share of all time."""
-
 K, ROWS, LEAVES = 4, TARGET_ROWS, 16
 """Children kept per drafted node; rows of one verify; leaves, and live branches of the draft."""
 
 MAX_CONFIDENCE = 0.995
-LEAST_COPY, LEAST_P = 0.02, 0.004
-"""The least confidence in a copied token; a copy ends where its P falls below the second."""
-
 POOL = 1024
 """Nodes of a tree while it grows, most of which are never checked."""
-
-EXPECTED_REPLY = 128
-"""Tokens of a reply before any was seen."""
-
-LONGEST_READ = 1024
-"""Of a long prompt the draft reads the end; that was as good as all of it."""
 
 
 class PricedPolicy(Policy):
@@ -70,47 +59,40 @@ class PricedPolicy(Policy):
         prices: what passes cost; set by `set_prices` before the first reply.
         target, draft: the curves of those that are used; a draft that cannot pay is left out.
         acceptance: a.
-        miss, seen: kappa is their ratio.
-        plain, seconds: the account, what the tokens of this reply would have cost plainly, and did
-            cost together with what earlier replies still owe.
+        copies: the text's own.
+        account: what this reply cost, and would have cost plainly.
     """
 
     needs_draft = False
     needs_prices = True
     allows_residual = False
-    longest_read = LONGEST_READ
+    longest_read = LENGTHS[-1]
 
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
         self.name = "priced"
         self.max_nodes = ROWS - 1
         self.max_leaves = LEAVES
         self.acceptance = A0
-        self.miss, self.seen = KAP * KW, KW
-        self.plain = self.seconds = 0.0
+        self.copies = Copies(end_tokens)
+        self.account = Account()
         self.target: LiveCurve
         self.draft: LiveCurve | None = None
         self._end_tokens = end_tokens
-        self._ends = frozenset(end_tokens.tolist())
-        self._lookup = Lookup()
         self._planner: tuple[TokenTree, native.Planner] | None = None
         self._drafter: Drafter | None = None
-        self._has_read, self._emitted = False, 0
-        self._num_replies, self._reply_tokens = 1, EXPECTED_REPLY
+        self._has_read = False
+        self._trials, self._reading = Trials(), Reading()
+        self._planned: Seconds = np.zeros(ROWS + 1)
 
     @property
     def tree_capacity(self) -> int:
         """Nodes that a tree may have while it grows."""
         return POOL
 
-    @property
-    def kappa(self) -> float:
-        """A copy that has matched m tokens breaks with chance kappa / m."""
-        return self.miss / self.seen
-
     def set_prices(self, prices: LivePrices) -> None:
         """Go by these prices, which this policy also keeps true."""
         self.prices, self.target = prices, prices.target
-        self.draft = prices.draft if prices.measured.draft_has_headroom else None
+        self.draft = prices.draft if prices.draft_may_pay else None
         self._planner = None
 
     @property
@@ -132,35 +114,45 @@ class PricedPolicy(Policy):
 
     def begin(self, text: Sequence[int], drafter: Drafter) -> bool:
         """Follow the text, and decide whether the draft reads the prompt now."""
-        self._lookup.follow(text)
+        num_new = self.copies.follow(text)
         self._drafter = drafter if self.draft is not None else None
-        if self._emitted:
-            self._num_replies += 1
-            self._reply_tokens += self._emitted
-        self._emitted = 0
-        # Every reply answers for itself: what earlier ones saved is not at stake.
-        self.plain, self.seconds = 0.0, max(0.0, self.seconds - self.plain / (1 - EPS))
+        self.account.begin()
+        self._trials.begin(self.target.at(1))
+        self._reading.begin(self.target.at(num_new))
         self._has_read = self._pays_to_read()
         return self._has_read
 
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Spend draft passes while they promise more than they cost."""
-        self._copy(tree, max_depth)
-        may_draft = self._may_draft()
-        if tree.size == 1 and not may_draft:
+        token = self.target.at(1)
+        self._planned = self.target.table
+        if self.target.asks_for_one_row:
             return ROOT
+        self.copies.add_to(tree, min(max_depth, ROWS - 1))
+        may_draft = self._may_draft()
+        stake = min(self._trials.left(token), self.left - token)
+        # One doubtful price shall not cost all that the account has: small sizes come first.
+        self._planned = self.target.hoped(stake, max(2 * token, self.left / 2))
+        if tree.size == 1 and not may_draft:
+            return self._look(tree, max_depth)
         planner = self._planner_for(tree)
-        worth = 1.0 / self.target.at(1)
+        worth, left = 1.0 / token, self.left
         first, later = None, (0.0, 0.0, 0.0)
-        if self._drafter is not None and may_draft:
+        if self._drafter is not None and self.draft is not None and may_draft:
             worth = self._rate(self.acceptance)
-            first = self._draft_prices(self._drafter.num_behind)
+            behind = self._drafter.num_behind
+            missed = self.draft.at(behind) if behind else 0.0
+            if missed < self._reading.budget(token, token - 1.0 / worth):
+                # What was missed in plain steps is no reason to miss more: reading it serves all
+                # steps that follow.
+                behind, left = 0, left - missed
+            first = self._draft_prices(behind)
             later = self._draft_prices(0)
         planner.set_prices(
-            target=self.target.table,
+            target=self._planned,
             acceptance=self.acceptance,
             worth=worth,
-            left=self.left,
+            left=left,
             max_depth=max_depth,
             first=first,
             later=later,
@@ -187,44 +179,45 @@ class PricedPolicy(Policy):
             self.acceptance = min(A_MAX, self.acceptance + AW * (float(hit) - self.acceptance))
         if not drafted:
             self.acceptance += A_RETURN * (A0 - self.acceptance)
-        for token in tokens:
-            length, start = self._lookup.match()
-            if length:
-                self.miss += self._lookup.tokens[start] != token
-                self.seen += 1.0 / length
-            self._lookup.append((token,))
-        self._emitted += len(tokens)
+        self.copies.learn(tokens)
+        self._reading.emit(len(tokens))
         # Deciding to do nothing cannot be saved by doing nothing more often: a plain step costs
         # what plain decoding costs, however slow its pass was.
         idle = cost.num_rows == 1 and tree.num_candidates[0] < 0
-        spent = cost.seconds - cost.draw_seconds
-        self.plain += cost.target_seconds if idle else self.target.at(1) * len(tokens)
-        self.seconds += cost.target_seconds if idle else spent
+        spent = cost.target_seconds if idle else cost.seconds - cost.draw_seconds
+        self.account.settle(spent if idle else self.target.at(1) * len(tokens), spent)
+        self._trials.settle(spent, self._lost(cost))
         self.target.observe(cost.num_rows, cost.target_seconds)
+
+    def _lost(self, cost: StepCost) -> float:
+        """By how much a pass took longer than was hoped, where more was believed."""
+        n = min(cost.num_rows, ROWS)
+        hoped = self._planned.item(n)
+        return cost.target_seconds - hoped if hoped < self.target.at(n) else 0.0
 
     @property
     def left(self) -> float:
         """Seconds that this step may cost."""
-        return self.target.at(1) * (1 + STAKE) + self.plain - (1 - EPS) * self.seconds
+        return self.account.left(self.target.at(1))
 
     def figures(self) -> Mapping[str, float]:
         """What was learned: a, kappa, R in tokens a second, the account in seconds."""
         return {
             "acceptance": self.acceptance,
-            "kappa": self.kappa,
+            "kappa": self.copies.kappa,
             "worth": self._rate(self.acceptance if self._has_read else 0.0),
-            "account": self.plain - self.seconds,
-            "plain": self.plain,
+            "account": self.account.plain - self.account.seconds,
+            "plain": self.account.plain,
         }
 
     def as_dict(self) -> dict[str, Any]:
         """What was learned, for JSON; neither text nor prices are part of it."""
         return {
             "acceptance": self.acceptance,
-            "miss": self.miss,
-            "seen": self.seen,
-            "num_replies": self._num_replies,
-            "reply_tokens": self._reply_tokens,
+            "miss": self.copies.miss,
+            "seen": self.copies.seen,
+            "num_replies": self._reading.num_replies,
+            "reply_tokens": self._reading.num_tokens,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -239,8 +232,8 @@ class PricedPolicy(Policy):
         finite = all(map(math.isfinite, numbers)) and 0 <= acceptance <= A_MAX
         if not (finite and miss >= 0 and seen > 0 and replies >= 1 and tokens >= 1):
             raise ValueError("not what a priced policy has learned")
-        self.acceptance, self.miss, self.seen = acceptance, miss, seen
-        self._num_replies, self._reply_tokens = replies, tokens
+        self.acceptance, self.copies.miss, self.copies.seen = acceptance, miss, seen
+        self._reading.num_replies, self._reading.num_tokens = replies, tokens
 
     def _rate(self, acceptance: float) -> float:
         draft = self.draft.at(1) if self.draft is not None else None
@@ -259,20 +252,22 @@ class PricedPolicy(Policy):
             self._planner = tree, planner
         return self._planner[1]
 
-    def _copy(self, tree: TokenTree, max_depth: int) -> None:
-        """Add what followed the longest match, as far as it may be right."""
-        length, start = self._lookup.match()
-        if not length:
-            return
+    def _look(self, tree: TokenTree, max_depth: int) -> Nodes:
+        """Fill rows up to see a price on which the draft's use depends; else the root alone."""
+        doubtful = (n for n in TARGET_SIZES[1:] if not self.target.is_sure(n))
+        size = next(doubtful, ROWS)
+        if self._drafter is None or self.draft is None or size > max_depth:
+            return ROOT
+        draft, plain = self.draft.at(1), self.target.at(1)
+        hoped = chain_rate(self._planned, draft, self.acceptance)
+        known = chain_rate(self.target.feared, draft, self.acceptance)
+        if hoped < HEADROOM * known or not self._planned[size] < self.target.at(size):
+            return ROOT
         node = 0
-        for j, token in enumerate(self._lookup.copy(start, min(max_depth, ROWS - 1))):
-            confidence = max(LEAST_COPY, 1.0 - self.kappa / (length + j))
-            if tree.value[node] * confidence < LEAST_P:
-                return
-            ends = token in self._ends
-            node = tree.add(node, token, confidence, terminal=ends)
-            if ends:
-                return
+        for _ in range(size - 1):
+            node = tree.add(node, tree.token.item(0), LEAST_CONFIDENCE)
+        self._planned[size] = plain
+        return np.arange(size, dtype=np.int32)
 
     def _may_draft(self) -> bool:
         """Whether the draft may be asked in this step; it has read the prompt then."""
@@ -282,16 +277,22 @@ class PricedPolicy(Policy):
         return self._has_read
 
     def _pays_to_read(self) -> bool:
-        """Whether reading the prompt costs the draft less than it should save."""
+        """Whether the draft should read what it has not; and how much of it."""
         if self._drafter is None or self.draft is None or not self.has_headroom():
             return False
+        self._drafter.longest_read = LENGTHS[-1]
         if self._drafter.num_behind == 0:
             return True
-        mean = self._reply_tokens / self._num_replies
-        # A reply that has outlived the mean is expected to go on for as long again.
-        remaining = max(mean - self._emitted, float(self._emitted))
-        saved = self.target.at(1) - 1.0 / self._rate(self.acceptance)
-        return self.draft.at(self._drafter.num_behind) < remaining * saved
+        token = self.target.at(1)
+        if self.left < 2 * token:
+            return False  # nothing would be left to use it
+        saved = token - 1.0 / chain_rate(self.target.feared, self.draft.at(1), self.acceptance)
+        budget = self._reading.budget(token, saved)
+        for length in reversed(LENGTHS):
+            self._drafter.longest_read = length
+            if self.draft.at(self._drafter.num_behind) < budget:
+                return True
+        return False
 
     def _draft_prices(self, behind: int) -> tuple[float, float, float]:
         assert self.draft is not None
