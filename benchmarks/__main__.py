@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from benchmarks.bursts import bursts
 from benchmarks.device import device
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
@@ -30,7 +31,7 @@ def main() -> None:
     """
 
 
-PROGRAMS = (race, plain, overhead, rows, device, memory, near_ties, noise, peers, replay)
+PROGRAMS = (race, bursts, plain, overhead, rows, device, memory, near_ties, noise, peers, replay)
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)

@@ -54,7 +54,7 @@ def measure_curve(cache: Cache, sizes: Sequence[int], report: Report | None = No
                 report(min(1.0, timer.spent / LONGEST))
         if all(map(timer.is_sure, timer.samples)):
             break
-    if len(timer.samples) > 1:
+    if len(sizes) > 1:
         timer.take(1)  # a reply without plain steps never corrects what everything is judged by
     if report is not None:
         report(1.0)

@@ -1,0 +1,148 @@
+"""First loads beside programs that come and go: do prices heal, and does plain decoding not win?
+
+A first load beside bursts, from an empty cache directory, then all is quiet: a second load writes a
+text, and so does one whose first load nothing disturbed.  The reverse: a quiet first load, then
+`priced` and plain decoding take turns beside bursts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from benchmarks.race import take_turns, tokens_of
+from benchmarks.workbench import Bench, program, prompt_options
+from dyspec_edge.bench.prompts import Prompt, choose
+from dyspec_edge.engine import Engine
+
+NUM_PROCESSES = 3
+SPINNER = """
+import random, time
+while True:
+    end = time.monotonic() + random.uniform(0.2, 2.0)
+    while time.monotonic() < end:
+        pass
+    time.sleep(random.uniform(0.2, 2.0))
+"""
+
+Steps = list[tuple[int, float]]
+
+
+@contextmanager
+def company(num_processes: int) -> Iterator[None]:
+    """Processes that each compute for 0.2 to 2 s and rest as long, again and again."""
+    spinners = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(num_processes)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+@contextmanager
+def empty_cache() -> Iterator[None]:
+    """Nothing was measured before."""
+    before = os.environ.get("DYSPEC_EDGE_CACHE")
+    with TemporaryDirectory() as directory:
+        os.environ["DYSPEC_EDGE_CACHE"] = directory
+        try:
+            yield
+        finally:
+            del os.environ["DYSPEC_EDGE_CACHE"]
+            if before is not None:
+                os.environ["DYSPEC_EDGE_CACHE"] = before
+
+
+@program(tokens=300, name="bursts")
+@prompt_options()
+@click.option("--tries", default=10, show_default=True, help="First loads of each kind.")
+@click.option("--processes", default=NUM_PROCESSES, show_default=True, help="That come and go.")
+def bursts(
+    bench: Bench, categories: Sequence[str], each: int | None, tries: int, processes: int
+) -> None:
+    """Loads beside bursts, then quiet ones; and the reverse."""
+    prompts = choose(bench.setup.prompts, categories, each, 0)
+    bench.expect(3 * tries)
+    rows, document = [], []
+    for number in range(tries):
+        prompt = prompts[number % len(prompts)]
+        runs = {
+            kind: bench.run(
+                {"kind": kind, "try": number, "prompt": prompt.id},
+                partial(job, bench, prompt, processes),
+            )
+            for kind, job in (("quiet", _quiet), ("heals", _heals), ("bears", _bears))
+        }
+        quiet, healed = (_rate(runs[kind]["steps"]) for kind in ("quiet", "heals"))
+        against_plain = _rate(runs["bears"]["priced"]) / _rate(runs["bears"]["none"])
+        rows.append(
+            (
+                str(number),
+                prompt.id,
+                f"{quiet:.2f}",
+                f"{healed / quiet:.2f}x",
+                f"{against_plain:.2f}x",
+            )
+        )
+        document.append({"quiet": quiet, "healed": healed / quiet, "bears": against_plain})
+    bench.show(
+        f"A first load beside {processes} processes in bursts of 0.2 to 2 s, then a quiet second "
+        f"load; and a quiet first load, then bursts. {bench.setup.num_tokens} tokens, T = 0",
+        ("try", "prompt", "tokens/s, never disturbed", "second load", "beside bursts, of plain"),
+        rows,
+    )
+    worst = {name: min(found[name] for found in document) for name in ("healed", "bears")}
+    bench.note(f"worst: {worst}, median {statistics.median(f['healed'] for f in document):.2f}")
+    bench.finish({"tries": document, "worst": worst})
+
+
+def _quiet(bench: Bench, prompt: Prompt, _processes: int) -> dict[str, Any]:
+    with empty_cache(), closing(Engine.load(bench.setup.config("priced"))) as engine:
+        return {"steps": _written(engine, prompt, bench.setup.num_tokens), **_said(engine)}
+
+
+def _heals(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
+    with empty_cache():
+        with company(processes), closing(Engine.load(bench.setup.config("priced"))) as engine:
+            first = _said(engine)["said"]
+        with closing(Engine.load(bench.setup.config("priced"))) as engine:
+            steps = _written(engine, prompt, bench.setup.num_tokens)
+            return {"steps": steps, "first": first, **_said(engine)}
+
+
+def _bears(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
+    with (
+        empty_cache(),
+        closing(Engine.load(bench.setup.config("priced"))) as priced,
+        closing(Engine.load(bench.setup.config("none"))) as plain,
+        company(processes),
+    ):
+        num_tokens = bench.setup.num_tokens
+        engines = {"priced": priced, "none": plain}
+        sides = {name: tokens_of(engine, prompt, num_tokens) for name, engine in engines.items()}
+        found = take_turns(sides, num_tokens)
+        return {name: written.steps for name, written in found.items()}
+
+
+def _written(engine: Engine, prompt: Prompt, num_tokens: int) -> Steps:
+    reply = {"priced": tokens_of(engine, prompt, num_tokens)}
+    return take_turns(reply, num_tokens)["priced"].steps
+
+
+def _said(engine: Engine) -> dict[str, Any]:
+    return {"said": [line for line in engine.notices if line.startswith("policy")]}
+
+
+def _rate(steps: Sequence[Sequence[float]]) -> float:
+    """Tokens a second, the first step apart: the prompt is read in it."""
+    return sum(n for n, _ in steps[1:]) / sum(seconds for _, seconds in steps[1:])
