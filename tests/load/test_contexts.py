@@ -229,7 +229,15 @@ def test_prices_are_shared_and_accounts_are_not(tiny_pair: TinyPair) -> None:
         assert (second.acceptance, second.account.plain) == (0.8, 0.0)
 
 
-def test_what_one_has_learned_the_next_begins_with(tiny_pair: TinyPair, tmp_path: Path) -> None:
+def test_what_one_has_learned_the_next_begins_with(
+    tiny_pair: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cheap(_cache: Any, *_how: Any) -> CostCurve:
+        return CHEAP_ROWS[0]  # at real prices a tiny draft may seem to pay or not
+
+    monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", cheap)
+    monkeypatch.setattr("dyspec_edge.load.calibration.look_again", cheap)
+
     def opened(shared: Loaded) -> PricedPolicy:
         policy = shared.conversation().policy
         assert isinstance(policy, PricedPolicy)
