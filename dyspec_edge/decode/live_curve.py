@@ -51,15 +51,11 @@ class LiveCurve:
     Args:
         curve: as measured.
         largest: rows up to which `table` reaches.
-
-    Attributes:
-        table: float64[largest + 1], seconds by rows; written anew by `observe`.
     """
 
     def __init__(self, curve: CostCurve, largest: int) -> None:
         self.curve = curve
-        self.table = curve.table(largest)
-        self._base = self.table.copy()
+        self._base = curve.table(largest)
         self._common = self._confirmed = 0.0
         self._ones = deque([0.0] * WINDOW, WINDOW)  # passes of one row
         self._others = deque[float]([], WINDOW)  # and after the last of them of sizes well known
@@ -71,14 +67,23 @@ class LiveCurve:
         self._taken: dict[int, float] = {}  # as their own, by sizes, since one row was as believed
         self._num_since = PATIENCE
         self._group = [_nearest(TARGET_SIZES, max(1, n)) for n in self._size]
+        self._groups = np.array(self._group)
         self._weights = [0.0] * len(TARGET_SIZES)
         for n in curve.sure:
             if n <= largest:
                 self._own[n] = 0.0
                 self._weights[self._group[n]] = AT_LOAD
-        self._corrections = [0.0] * (largest + 1)
+        self._corrections = np.zeros(largest + 1)
         self._floor = np.zeros(largest + 1, np.int64)  # the next smaller sure size
-        self._correct()
+        self._table = self._base
+        self._is_stale = True  # a step has several passes, and asks for prices once
+
+    @property
+    def table(self) -> Seconds:
+        """float64[largest + 1], seconds by rows, as is believed now."""
+        if self._is_stale:
+            self._correct()
+        return self._table
 
     @property
     def factor(self) -> float:
@@ -93,10 +98,10 @@ class LiveCurve:
 
     def at(self, num_rows: int) -> float:
         """Seconds of a pass over `num_rows` rows."""
-        if num_rows < len(self.table):
-            return self.table.item(num_rows)
-        last = len(self.table) - 1
-        return float(self.table[last] / self._base[last]) * self.curve.at(num_rows)
+        table = self.table
+        if num_rows < len(table):
+            return table.item(num_rows)
+        return float(table[-1] / self._base[-1]) * self.curve.at(num_rows)
 
     def is_sure(self, num_rows: int) -> bool:
         """Whether passes of about that size were seen lately."""
@@ -110,8 +115,9 @@ class LiveCurve:
             most: seconds that a pass over a doubtful size may take at worst; it is not for sale
                 where several passes over the next smaller sure size would take longer.
         """
-        floor = np.minimum(self.table, self.table[self._floor])
-        hoped = np.where(self.table - floor <= stake, floor, self.table)
+        table = self.table
+        floor = np.minimum(table, table[self._floor])
+        hoped = np.where(table - floor <= stake, floor, table)
         return np.where(self._several <= most, hoped, np.inf)
 
     @property
@@ -123,12 +129,12 @@ class LiveCurve:
         """Take a pass of `num_rows` rows into account; sizes beyond the table teach nothing."""
         if num_rows >= len(self._base) or seconds <= 0:
             return
-        ratio = math.log(seconds / self._base[num_rows])
+        ratio = math.log(seconds / self._base.item(num_rows))
         if num_rows == 1:
             self._see_one_row(ratio)
         else:
             self._see(num_rows, ratio)
-        self._correct()
+        self._is_stale = True
 
     def as_curve(self) -> CostCurve:
         """What is believed, without what is common: it is of this hour."""
@@ -161,7 +167,8 @@ class LiveCurve:
 
     def _see(self, num_rows: int, ratio: float) -> None:
         group = self._group[num_rows]
-        weight, own = self._weights[group], self._corrections[num_rows]
+        weight = self._weights[group]
+        own = self._own[num_rows] if num_rows in self._own else self._correction(num_rows)
         surprise = ratio - self._common - own
         if weight < SURE:
             taken, weight = surprise, 0.0
@@ -181,12 +188,18 @@ class LiveCurve:
     def _wane(self, group: int) -> None:
         self._weights = [w if g == group else WANES * w for g, w in enumerate(self._weights)]
 
+    def _correction(self, num_rows: int) -> float:
+        if self._is_stale:
+            self._correct()
+        return self._corrections.item(num_rows)
+
     def _correct(self) -> None:
         known = sorted(self._own)
         own = np.interp(self._log_size, np.log(known), [self._own[n] for n in known])
-        self._sure = sure = np.array([self.is_sure(n) for n in self._rows.tolist()])
+        self._sure = sure = np.array([w >= SURE for w in self._weights])[self._groups]
+        sure[:2] = True
         own = np.where(sure, own, np.minimum(own, 0.0))
-        self._corrections = own.tolist()
+        self._corrections = own
         prices = self._base * np.exp(own + self._common)
         floor = np.maximum.accumulate(np.where(sure, self._rows, 0))
         # What a pass over n rows does, several smaller ones do as well.
@@ -195,7 +208,7 @@ class LiveCurve:
         self._several = np.where(sure, 0.0, several)
         beyond = prices[2:][::-1]
         np.minimum.accumulate(beyond, out=beyond)
-        self.table[:], self._floor = prices, floor
+        self._table, self._floor, self._is_stale = prices, floor, False
 
 
 def _nearest(sizes: Sequence[int], num_rows: int) -> int:
