@@ -81,8 +81,10 @@ run_one() {
 run_windows() {
     wine="$(command -v wine64 || ls /usr/lib/wine/wine64 2>/dev/null)" ||
         skip "$1" "built, not run: no wine64" || return
-    export WINEDEBUG=-all WINEPREFIX="$root/build/wine"
-    run "$1" .exe "$wine"
+    # Not below build/: a prefix has a link to /, which whatever walks the checkout would follow.
+    prefix="$(mktemp -d)"
+    WINEDEBUG=-all WINEPREFIX="$prefix" run "$1" .exe "$wine"
+    rm -rf "$prefix"
 }
 
 run_arm() {
