@@ -50,15 +50,13 @@ def memory(bench: Bench, policy: str, fill: int | None) -> None:
     found = bench.run(key, partial(_fill, bench, policy, fill))
     parts = found["parts"]
     limit = sum(parts[name] for name in ("files", "repacked", "caches")) + ALLOWED
-    rows = [(name, f"{size:,.0f}") for name, size in parts.items()]
-    rows.append(("files + repacked + caches + 1 GiB", f"**{limit:,.0f}**"))
-    rows.append(("peak after loading", f"{found['peak_loaded']:,.0f}"))
-    rows.append(("peak at the end", f"**{found['peak']:,.0f}**"))
+    sums = {"files + repacked + caches + 1 GiB": limit, "peak after loading": found["peak_loaded"]}
+    rows = {**parts, **sums, "peak at the end": found["peak"]}
     title = (
         f"`{policy}`, -c {bench.setup.num_ctx}, {found['tokens']} tokens in the context "
         f"({found['seconds'] / 60:.0f} minutes)"
     )
-    bench.show(title, ("part", "MiB"), rows)
+    bench.show(title, [{"part": name, "MiB": f"{size:,.0f}"} for name, size in rows.items()])
     bench.finish({**found, "limit": limit, "holds": found["peak"] <= limit})
 
 

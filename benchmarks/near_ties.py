@@ -27,15 +27,6 @@ YARDSTICK = "none, other -fa"
 POLICIES = ("none", YARDSTICK, "chain:7", "dyspec:16", "dyspec:64")
 MAX_GAP = 0.25
 MAX_SHARE = 0.03
-HEADER = (
-    "policy",
-    "tokens",
-    "not the arg max",
-    "share",
-    "largest gap",
-    "first difference from none (gap), by prompt",
-    f"within {MAX_GAP} and {MAX_SHARE:.0%}",
-)
 
 
 @program(tokens=128, name="near-ties")
@@ -57,18 +48,18 @@ def near_ties(bench: Bench, policies: Sequence[str], categories: Sequence[str], 
         summary = document[policy] = _summary(texts, found.get("none", texts))
         apart = (f"{at} ({gap:.3f})" if at is not None else "same" for at, gap in summary["apart"])
         rows.append(
-            (
-                f"`{policy}`",
-                str(summary["tokens"]),
-                str(summary["flips"]),
-                f"{summary['share']:.2%}",
-                f"{summary['largest_gap']:.3f}",
-                ", ".join(apart),
-                "yes" if summary["holds"] else "**no**",
-            )
+            {
+                "policy": f"`{policy}`",
+                "tokens": str(summary["tokens"]),
+                "not the arg max": str(summary["flips"]),
+                "share": f"{summary['share']:.2%}",
+                "largest gap": f"{summary['largest_gap']:.3f}",
+                "first difference from none (gap), by prompt": ", ".join(apart),
+                f"within {MAX_GAP} and {MAX_SHARE:.0%}": "yes" if summary["holds"] else "**no**",
+            }
         )
     draft = bench.setup.draft.name if bench.setup.draft else "no draft"
-    bench.show(f"{bench.setup.model.name} with {draft}, T = 0", HEADER, rows)
+    bench.show(f"{bench.setup.model.name} with {draft}, T = 0", rows)
     bench.finish({"prompts": [p.id for p in prompts], "policies": document})
 
 

@@ -26,7 +26,6 @@ CHAINS = {
     "llama.cpp's defaults": SamplingParams(),
 }
 ALL = "**all**"
-HEADER = ("chain", "T", "category", *WAYS, "shared / without", "shared / residual")
 
 
 def without_shared_noise(drafter: Drafter) -> AbstractContextManager[object]:
@@ -71,16 +70,16 @@ def noise(
     for (chain, temperature, category), found in cells.items():
         means = {way: efficiency(found[way]) for way in WAYS}
         errors = {way: standard_error(found[way]) for way in WAYS}
-        shown = (f"{means[way]:.2f} ± {errors[way]:.2f}" for way in WAYS)
-        ratios = (f"{means[WAYS[0]] / means[way]:.3f}" for way in WAYS[1:])
-        rows.append((chain, f"{temperature:g}", category, *shown, *ratios))
-        cell = {"chain": chain, "temperature": temperature, "category": category}
+        shown = {way: f"{means[way]:.2f} ± {errors[way]:.2f}" for way in WAYS}
+        ratios = {f"shared / {w}": f"{means['shared noise'] / means[w]:.3f}" for w in WAYS[1:]}
+        cell = {"chain": chain, "temperature": f"{temperature:g}", "category": category}
+        rows.append({**cell, **shown, **ratios})
         document.append({**cell, "block_efficiency": means, "standard_error": errors})
     title = (
         f"`{policy}`, {bench.setup.num_tokens} tokens, {each * seeds} replies per cell: tokens per "
         "target pass (± standard error over steps)"
     )
-    bench.show(title, HEADER, rows)
+    bench.show(title, rows)
     bench.finish({"policy": policy, "cells": document})
 
 

@@ -18,27 +18,11 @@ from dyspec_edge.decode.stats import Counters
 from dyspec_edge.engine import SamplingParams
 from dyspec_edge.native import library
 
-SMALL = {
-    "orchestration": "orchestration",
-    "python": "Python's part",
-    "sequences": "sequences",
-    "rows": "rows",
-    "sampler": "sampler",
-}
-LARGE = {"target": "target pass", "draft": "draft passes", "step": "step"}
-PARTS = SMALL | LARGE
-"""What a step's time is divided into, with the headers; the second is part of the first."""
+SMALL = ("orchestration", "python", "sequences", "rows", "sampler")
+LARGE = ("target", "draft", "step")
+"""What a step's time is divided into; Python's part is part of the orchestration."""
 
 CHAINS = {"T = 0": GREEDY, "T = 0.8, defaults": SamplingParams(seed=1)}
-HEADER = (
-    "context",
-    "chain",
-    *SMALL.values(),
-    "text",
-    *LARGE.values(),
-    "draft passes / step",
-    "steps",
-)
 
 
 @program(tokens=128, ctx=9216)
@@ -63,24 +47,24 @@ def overhead(bench: Bench, policy: str, lengths: str, rounds: int) -> None:
     for (size, chain), runs in cells.items():
         seconds = {
             part: statistics.median(x for run in runs for x in run["seconds"][part])
-            for part in PARTS
+            for part in (*SMALL, *LARGE)
         }
         num_steps = sum(len(run["seconds"]["step"]) for run in runs)
         passes = sum(run["draft_passes"] for run in runs) / num_steps
         rows.append(
-            (
-                str(size),
-                chain,
-                *(f"{1e3 * seconds[part]:.2f}" for part in SMALL),
-                f"{1e3 * text['seconds']:.2f}",
-                *(f"{1e3 * seconds[part]:.0f}" for part in LARGE),
-                f"{passes:.1f}",
-                str(num_steps),
-            )
+            {
+                "context": str(size),
+                "chain": chain,
+                **{part: f"{1e3 * seconds[part]:.2f}" for part in SMALL},
+                "text": f"{1e3 * text['seconds']:.2f}",
+                **{part: f"{1e3 * seconds[part]:.0f}" for part in LARGE},
+                "draft passes": f"{passes:.1f}",
+                "steps": str(num_steps),
+            }
         )
         cell = {"context": size, "chain": chain, "seconds": seconds}
         document.append({**cell, "draft_passes": passes, "steps": num_steps})
-    bench.show(f"`{policy}`, milliseconds a step, medians", HEADER, rows)
+    bench.show(f"`{policy}`, milliseconds a step, medians", rows)
     bench.finish({"policy": policy, "text_seconds": text["seconds"], "cells": document})
 
 
@@ -91,7 +75,7 @@ def _steps(bench: Bench, policy: str, size: int, params: SamplingParams) -> dict
     seed = params.seed or 0
     sampler = Sampler(decoder.target.context.model, params, seed, tokens)
     native = NativeClock()
-    seconds: dict[str, list[float]] = {part: [] for part in PARTS}
+    seconds: dict[str, list[float]] = {part: [] for part in (*SMALL, *LARGE)}
     try:
         decoder.begin(tokens, sampler)
         first = Counters.read(decoder).draft_passes

@@ -71,24 +71,16 @@ def plain(bench: Bench, each: int) -> None:
         bare, engine = (statistics.median(side) for side in zip(*pairs, strict=True))
         same = all(run["same"] for run in runs)
         rows.append(
-            (
-                name,
-                str(len(pairs)),
-                f"{1e3 * bare:.2f}",
-                f"{1e3 * engine:.2f}",
-                f"**{ratio:.3f}x** ± {error:.3f}",
-                "yes" if same else "**no**",
-            )
+            {
+                "prompt": name,
+                "pairs of tokens": str(len(pairs)),
+                "bare, ms": f"{1e3 * bare:.2f}",
+                "`none`, ms": f"{1e3 * engine:.2f}",
+                "speed of `none` against bare": f"**{ratio:.3f}x** ± {error:.3f}",
+                "same tokens": "yes" if same else "**no**",
+            }
         )
-    header = (
-        "prompt",
-        "pairs of tokens",
-        "bare, ms",
-        "`none`, ms",
-        "speed of `none` against bare",
-        "same tokens",
-    )
-    bench.show("Plain decoding, medians over tokens", header, rows)
+    bench.show("Plain decoding, medians over tokens", rows)
     bench.finish({"ratio": ratio, "standard_error": error, "same": same})
 
 

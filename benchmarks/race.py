@@ -85,11 +85,10 @@ def race(bench: Bench, policy: str, categories: Sequence[str], each: int | None,
         runs = [run for prompt, run in raced if prompt.group == group]
         together = _rate([run[policy] for run in runs]) / _rate([run[PLAIN] for run in runs])
         mean["together"] = together
-        rows.append((group, _shown(mean), f"{together:.3f}x", str(mean["pairs"])))
+        rows.append(_row(group, mean, f"{together:.3f}x"))
     mean = summary["mean_of_groups"]
-    rows.append(("**mean of groups**", _shown(mean), "", str(mean["pairs"])))
-    header = ("group", "mean of prompts", "all tokens together", "prompts")
-    bench.show(f"Speed of `{policy}` over `{PLAIN}`", header, rows)
+    rows.append(_row("**mean of groups**", mean, ""))
+    bench.show(f"Speed of `{policy}` over `{PLAIN}`", rows)
     bench.finish({"policy": policy, "speedups": summary})
 
 
@@ -119,7 +118,7 @@ def _rate(sides: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(side["tokens"] for side in sides) / sum(side["seconds"] for side in sides))
 
 
-def _shown(mean: dict[str, Any]) -> str:
-    if mean["low"] is None:
-        return f"{mean['value']:.3f}x"
-    return f"**{mean['value']:.3f}x** [{mean['low']:.3f}, {mean['high']:.3f}]"
+def _row(group: str, mean: dict[str, Any], together: str) -> dict[str, str]:
+    interval = "" if mean["low"] is None else f" [{mean['low']:.3f}, {mean['high']:.3f}]"
+    shown = {"group": group, "mean of prompts": f"**{mean['value']:.3f}x**{interval}"}
+    return {**shown, "all tokens together": together, "prompts": str(mean["pairs"])}

@@ -39,6 +39,9 @@ WARM_UP_TOKENS = 8
 GREEDY = SamplingParams(temperature=0.0)
 
 Values = Mapping[str, Any]
+Rows = Sequence[Mapping[str, str]]
+"""Of a table, each by the headers of its columns."""
+
 Function = Callable[..., None]
 
 
@@ -148,10 +151,10 @@ class Bench:
         """A line on stderr."""
         self._progress.console.print(text, highlight=False)
 
-    def show(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def show(self, title: str, rows: Rows) -> None:
         """A Markdown table; the bar goes."""
         self._progress.stop()
-        show(title, header, rows)
+        show(title, rows)
 
     def finish(self, document: Values) -> None:
         """The conditions, with the load average of the runs: were they alone?"""
@@ -168,9 +171,9 @@ class Bench:
         self.engines.close()
 
 
-def show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show(title: str, rows: Rows) -> None:
     """A Markdown table."""
-    print(f"\n**{title}**\n\n{table(header, rows)}")
+    print(f"\n**{title}**\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}")
 
 
 def finish(found: Values, document: Values) -> None:

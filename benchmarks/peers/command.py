@@ -91,21 +91,19 @@ def _chosen(others: list[Peer], names: Sequence[str]) -> list[Peer]:
 def _report(contest: Contest, document: dict[str, dict[str, Any]]) -> None:
     bench = contest.bench
     rows = [
-        (
-            group,
-            name,
-            describe(cell["settings"]),
-            f"{cell['tokens_per_second']:.2f}",
-            f"{cell['against_plain']:.2f}x",
-            f"{cell['accepted']} / {cell['drafted']}",
-            _verdict(cell["gaps"]),
-        )
+        {
+            "group": group,
+            "who": name,
+            "best settings": describe(cell["settings"]),
+            "tok/s": f"{cell['tokens_per_second']:.2f}",
+            f"against {PLAIN}": f"{cell['against_plain']:.2f}x",
+            "accepted / drafted": f"{cell['accepted']} / {cell['drafted']}",
+            "text": _verdict(cell["gaps"]),
+        }
         for group, cells in document.items()
         for name, cell in cells.items()
     ]
-    header = ("group", "who", "best settings", "tok/s", f"against {PLAIN}", "accepted / drafted",
-              "text")  # fmt: skip
-    bench.show("T = 0; medians over the second half of the prompts", header, rows)
+    bench.show("T = 0; medians over the second half of the prompts", rows)
     found = []
     for group, cells in document.items():
         fastest = max((p.name for p in contest.others), key=lambda n: cells[n]["against_plain"])
@@ -113,12 +111,12 @@ def _report(contest: Contest, document: dict[str, dict[str, Any]]) -> None:
             ratio = cells[ours.name]["against_plain"] / cells[fastest]["against_plain"]
             row = {"group": group, "policy": ours.name, "best_peer": fastest, "ratio": ratio}
             found.append(row)
-    shown = [(r["group"], r["policy"], r["best_peer"], f"**{r['ratio']:.2f}x**") for r in found]
+    means = []
     for ours in contest.ours:
         mean = statistics.mean(r["ratio"] for r in found if r["policy"] == ours.name)
-        shown.append(("mean", ours.name, "", f"**{mean:.2f}x**"))
-    title = "Against whichever peer turned out fastest in the group"
-    bench.show(title, ("group", "who", "fastest peer", "speed against it"), shown)
+        means.append({"group": "mean", "policy": ours.name, "best_peer": "", "ratio": mean})
+    shown = [{**row, "ratio": f"**{row['ratio']:.2f}x**"} for row in (*found, *means)]
+    bench.show("Against whichever peer turned out fastest in the group", shown)
     prompts = {
         part: [p.id for prompts in half.values() for p in prompts]
         for part, half in (("search", contest.trials), ("measured", contest.finals))

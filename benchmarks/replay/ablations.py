@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from dyspec_edge import native
 from dyspec_edge.decode.policy.copies import Copies
@@ -54,32 +51,21 @@ class FixedAcceptance(PricedPolicy):
         self.acceptance = A0
 
 
-class _Changed:
-    """A planner that is told other prices."""
-
-    def __init__(self, planner: native.Planner, policy: _Replanned) -> None:
-        self._planner = planner
-        self._policy = policy
-
-    def set_prices(self, **prices: Any) -> None:
-        self._planner.set_prices(**self._policy.change(prices))
-
-    def plan(self) -> native.Plan:
-        return self._planner.plan()
-
-    def grow(self, proposer: native.Proposer) -> npt.NDArray[np.int32]:
-        return self._planner.grow(proposer)
-
-
 class _Replanned(PricedPolicy):
-    """Asks the planner something else than `PricedPolicy` does."""
+    """Tells the planner other prices than `PricedPolicy` does."""
 
     def change(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `native.Planner.set_prices`, changed."""
         raise NotImplementedError
 
     def _planner_for(self, tree: TokenTree) -> native.Planner:
-        return cast(native.Planner, _Changed(super()._planner_for(tree), self))
+        planner = super()._planner_for(tree)
+
+        def tell(**prices: Any) -> None:
+            native.Planner.set_prices(planner, **self.change(prices))
+
+        planner.set_prices = tell  # type: ignore[method-assign]
+        return planner
 
 
 class WorthOfPlain(_Replanned):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -185,8 +185,15 @@ class Study:
             by_length = np.array([of[f"chain:{k}"] for k in CHAINS])
             best = by_length.max(axis=0).tolist()
             tree = max((f"dyspec:{n}" for n in TREES), key=lambda name: mean(of[name]))
-            shown = (_shown(best), f"{_shown(of[tree])} `{tree}`", f"**{_shown(of['priced'])}**")
-            rows.append((machine.title, *shown, *(_shown(of[name]) for name in extra)))
+            rows.append(
+                {
+                    "curve": machine.title,
+                    "best chain per prompt, chosen afterwards": _shown(best),
+                    "best `dyspec:N`": f"{_shown(of[tree])} `{tree}`",
+                    "priced": f"**{_shown(of['priced'])}**",
+                    **{f"`{name}`": _shown(of[name]) for name in extra},
+                }
+            )
             document[machine.name] = {
                 "title": machine.title,
                 "basis": machine.basis,
@@ -198,19 +205,21 @@ class Study:
         show(
             "SIMULATED speed against plain decoding, T = 0, geometric mean (worst prompt); "
             f"{len(self.texts)} texts, {num_tokens} tokens",
-            ("curve", "best chain per prompt, chosen afterwards", "best `dyspec:N`", "priced",
-             *(f"`{name}`" for name in extra)),
             rows,
-        )  # fmt: skip
+        )
         return document
 
     def show_accept_lengths(self) -> None:
         """A row per policy."""
         show(
             "SIMULATED accept length, T = 0, mean of the texts",
-            ("policy", "accept length", "least", "most"),
             [
-                (name, f"{statistics.mean(found):.2f}", f"{min(found):.2f}", f"{max(found):.2f}")
+                {
+                    "policy": name,
+                    "accept length": f"{statistics.mean(found):.2f}",
+                    "least": f"{min(found):.2f}",
+                    "most": f"{max(found):.2f}",
+                }
                 for name, found in self.accept_lengths().items()
             ],
         )
@@ -218,15 +227,17 @@ class Study:
     def show_ablations(self) -> None:
         """What `priced` loses without each of its pieces."""
 
-        def cells(name: str) -> Iterator[str]:
-            for machine in self.machines:
-                without, whole = (self.speedups(n, machine) for n in (name, "priced"))
-                yield f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})"
+        def cell(name: str, machine: Machine) -> str:
+            without, whole = (self.speedups(n, machine) for n in (name, "priced"))
+            return f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})"
 
         show(
             "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
-            ("without", *(machine.name for machine in self.machines)),
-            [(name, *cells(name)) for name in self.priced if name != "priced"],
+            [
+                {"without": name, **{on.name: cell(name, on) for on in self.machines}}
+                for name in self.priced
+                if name != "priced"
+            ],
         )
 
 

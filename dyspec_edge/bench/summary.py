@@ -12,6 +12,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,9 @@ def _lane(lane: Lane, plain: Lane | None) -> Document:
     efficiency = _efficiency(lane)
     same = None
     if plain is not None and lane.verify == "match":
-        both = lane.runs.keys() & plain.runs.keys()
-        digest = "tokens_sha256"
-        equal = [lane.runs[k]["result"][digest] == plain.runs[k]["result"][digest] for k in both]
-        same = {"equal": sum(equal), "of": len(equal)}
+        both = [[side.runs[key]["result"]["tokens_sha256"] for side in (lane, plain)]
+                for key in lane.runs.keys() & plain.runs.keys()]  # fmt: skip
+        same = {"equal": sum(mine == theirs for mine, theirs in both), "of": len(both)}
     return {
         "name": lane.name,
         "policy": lane.policy,
@@ -135,10 +135,8 @@ def _lane(lane: Lane, plain: Lane | None) -> Document:
         "request_speedup": _compare(lane, plain, request_rate),
         "block_efficiency": efficiency,
         "accept_length": {
-            "groups": {name: value - 1 for name, value in efficiency["groups"].items()},
-            "categories": {name: value - 1 for name, value in efficiency["categories"].items()},
-            "mean_of_groups": efficiency["mean_of_groups"] - 1,
-            "mean_of_categories": efficiency["mean_of_categories"] - 1,
+            part: {n: v - 1 for n, v in found.items()} if isinstance(found, dict) else found - 1
+            for part, found in efficiency.items()
         },
         "tokens_per_second": statistics.median(decode_rate(result) for result in results),
         "drafted_per_step": sum(s["draft_tokens"] for s in stats) / steps,
@@ -204,7 +202,7 @@ def compare(pairs: Sequence[Pair]) -> Document:
     """
     random = np.random.default_rng(0)
     groups, categories = _logs(pairs, "group"), _logs(pairs, "category")
-    drawn = {name: _resampled(logs, random) for name, logs in groups.items()}
+    samples = {name: _resampled(logs, random) for name, logs in groups.items()}
     sizes = np.array([len(logs) for logs in groups.values()])
     weights = {
         "mean_of_groups": np.full(len(sizes), 1 / len(sizes)),
@@ -213,14 +211,14 @@ def compare(pairs: Sequence[Pair]) -> Document:
     means = np.array([logs.mean() for logs in groups.values()])
     num_pairs = int(sizes.min()) if sizes.min() < 2 else len(pairs)
     return {
-        "groups": {n: _mean(logs.mean(), drawn[n], len(logs)) for n, logs in groups.items()},
+        "groups": {n: _mean(logs.mean(), samples[n], len(logs)) for n, logs in groups.items()},
         "categories": {
             name: _mean(logs.mean(), _resampled(logs, random), len(logs))
             for name, logs in categories.items()
         },
         **{
             name: {
-                **_mean(by @ means, by @ np.stack(list(drawn.values())), num_pairs),
+                **_mean(by @ means, by @ np.stack(list(samples.values())), num_pairs),
                 "pairs": len(pairs),
             }
             for name, by in weights.items()
@@ -254,13 +252,14 @@ def _mean(log_value: float, resampled: Values, num_pairs: int) -> Document:
 
 def _efficiency(lane: Lane) -> Document:
     """Tokens per target pass, all runs of a part together, and the means of the parts."""
-    parts: dict[str, dict[str, list[Mapping[str, Any]]]] = {"group": {}, "category": {}}
-    for line in lane.runs.values():
-        for kind, found in parts.items():
+
+    def parts(kind: str) -> dict[str, float]:
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for line in lane.runs.values():
             found.setdefault(line["run"][kind], []).append(line["result"]["stats"])
-    groups, categories = (
-        {name: _tokens_per_pass(stats) for name, stats in found.items()} for found in parts.values()
-    )
+        return {name: _tokens_per_pass(stats) for name, stats in found.items()}
+
+    groups, categories = parts("group"), parts("category")
     return {
         "groups": groups,
         "categories": categories,
@@ -300,11 +299,7 @@ def _best_chain(lanes: Sequence[Lane], plain: Lane | None) -> Document | None:
 
 def _added(histograms: Sequence[Sequence[int]]) -> list[int]:
     """Entry by entry; the shorter ones end in zeros."""
-    total = [0] * max(map(len, histograms), default=0)
-    for histogram in histograms:
-        for i, count in enumerate(histogram):
-            total[i] += count
-    return total
+    return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
