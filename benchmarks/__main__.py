@@ -10,7 +10,6 @@ from benchmarks.bursts import bursts
 from benchmarks.device import device
 from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
-from benchmarks.noise import noise
 from benchmarks.overhead import overhead
 from benchmarks.peers.command import peers
 from benchmarks.plain import plain
@@ -31,7 +30,7 @@ def main() -> None:
     """
 
 
-PROGRAMS = (race, bursts, plain, overhead, rows, device, memory, near_ties, noise, peers, replay)
+PROGRAMS = (race, bursts, plain, overhead, rows, device, memory, near_ties, peers, replay)
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)

@@ -86,24 +86,23 @@ def bursts(
         quiet, healed = (_rate(runs[kind]["steps"]) for kind in ("quiet", "heals"))
         against_plain = _rate(runs["bears"]["priced"]) / _rate(runs["bears"]["none"])
         rows.append(
-            (
-                str(number),
-                prompt.id,
-                f"{quiet:.2f}",
-                f"{healed / quiet:.2f}x",
-                f"{against_plain:.2f}x",
-            )
+            {
+                "try": str(number),
+                "prompt": prompt.id,
+                "tokens/s, never disturbed": f"{quiet:.2f}",
+                "second load": f"{healed / quiet:.2f}x",
+                "beside bursts, of plain": f"{against_plain:.2f}x",
+            }
         )
         document.append({"quiet": quiet, "healed": healed / quiet, "bears": against_plain})
     bench.show(
         f"A first load beside {processes} processes in bursts of 0.2 to 2 s, then a quiet second "
         f"load; and a quiet first load, then bursts. {bench.setup.num_tokens} tokens, T = 0",
-        ("try", "prompt", "tokens/s, never disturbed", "second load", "beside bursts, of plain"),
         rows,
     )
     worst = {name: min(found[name] for found in document) for name in ("healed", "bears")}
-    bench.note(f"worst: {worst}, median {statistics.median(f['healed'] for f in document):.2f}")
-    bench.finish({"tries": document, "worst": worst})
+    median = statistics.median(found["healed"] for found in document)
+    bench.finish({"tries": document, "worst": worst, "median_healed": median})
 
 
 def _quiet(bench: Bench, prompt: Prompt, _processes: int) -> dict[str, Any]:

@@ -66,19 +66,12 @@ def _fill(bench: Bench, policy: str, fill: int | None) -> dict[str, Any]:
     log = logging.getLogger("dyspec_edge.llama")
     log.addHandler(buffers)
     log.propagate = False
-
-    def progress(done: int, total: int) -> None:
-        if done % 4096 < 512:
-            bench.note(f"read {done} of {total} tokens, {_peak():,.0f} MiB")
-
     started = time.perf_counter()
     with Engine.load(replace(setup.config(policy), verbose=True)) as engine:
         peak_loaded = _peak()
         size = min(fill or engine.num_ctx, engine.num_ctx) - setup.num_tokens
         prompt = filler(engine, setup.prompts, size)
-        stats = engine.generate(
-            prompt, sampling=GREEDY, max_tokens=setup.num_tokens, on_prefill=progress
-        ).stats
+        stats = engine.generate(prompt, sampling=GREEDY, max_tokens=setup.num_tokens).stats
     log.removeHandler(buffers)
     files = sum(p.stat().st_size for p in {setup.model, setup.draft} if p) / 2**20
     return {

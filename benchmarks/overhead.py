@@ -62,8 +62,8 @@ def overhead(bench: Bench, policy: str, lengths: str, rounds: int) -> None:
                 "steps": str(num_steps),
             }
         )
-        cell = {"context": size, "chain": chain, "seconds": seconds}
-        document.append({**cell, "draft_passes": passes, "steps": num_steps})
+        cell = {"context": size, "chain": chain, "draft_passes": passes, "steps": num_steps}
+        document.append({**cell, "seconds": seconds})
     bench.show(f"`{policy}`, milliseconds a step, medians", rows)
     bench.finish({"policy": policy, "text_seconds": text["seconds"], "cells": document})
 

@@ -1,9 +1,8 @@
-"""Top-k and log-sum-exp of rows of logits: ours, numpy's, torch's and llama.cpp's top-k sampler."""
+"""Top-k and log-sum-exp of rows of logits: ours, numpy's and llama.cpp's top-k sampler."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -35,10 +34,9 @@ def rows(threads: int, rounds: int) -> None:
     """Milliseconds for the 64 largest logits and the log-sum-exp of every row, medians.
 
     All take turns on the same rows.  Ours is the function that native code calls in a step, without
-    the checks of arrays that calls from Python go through.  torch is left out where it is not
-    installed; llama.cpp's sampler sorts out the 64 largest of each row and gives no log-sum-exp.
+    the checks of arrays that calls from Python go through.  llama.cpp's sampler sorts out the 64
+    largest of each row and gives no log-sum-exp.
     """
-    torch_way = _torch(threads)
     table, document = [], []
     for num_vocab in VOCABULARIES:
         for num_rows in NUM_ROWS:
@@ -49,8 +47,6 @@ def rows(threads: int, rounds: int) -> None:
                 "numpy": partial(_numpy, logits),
                 "llama.cpp's top-k": _llama(logits),
             }
-            if torch_way is not None:
-                ways["torch"] = torch_way(logits)
             found = in_turns({name: partial(_seconds, ways[name]) for name in ways}, rounds)
             medians = {name: statistics.median(seconds) for name, seconds in found.items()}
             ours = medians["dyspec-edge"]
@@ -97,20 +93,6 @@ def _numpy(logits: Rows) -> object:
     highest = logits.max(axis=1, keepdims=True)
     totals = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
     return np.take_along_axis(top, order, axis=1), totals
-
-
-def _torch(threads: int) -> Callable[[Rows], Way] | None:
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        return None
-    torch.set_num_threads(threads)
-
-    def way(logits: Rows) -> Way:
-        tensor = torch.frombuffer(logits, dtype=torch.float32).reshape(logits.shape)
-        return lambda: (torch.topk(tensor, NUM_CANDIDATES), torch.logsumexp(tensor, 1))
-
-    return way
 
 
 def _llama(logits: Rows) -> Way:

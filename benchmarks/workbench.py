@@ -94,12 +94,6 @@ class Engines:
         while self._open:
             self._open.popitem()[1].close()
 
-    def __enter__(self) -> Engines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Bench:
     """A program under way: its models, its runs, and what it prints.
@@ -147,10 +141,6 @@ class Bench:
         self._progress.advance(self._task)
         return found
 
-    def note(self, text: str) -> None:
-        """A line on stderr."""
-        self._progress.console.print(text, highlight=False)
-
     def show(self, title: str, rows: Rows) -> None:
         """A Markdown table; the bar goes."""
         self._progress.stop()
@@ -173,7 +163,7 @@ class Bench:
 
 def show(title: str, rows: Rows) -> None:
     """A Markdown table."""
-    print(f"\n**{title}**\n\n{table(list(rows[0]), [list(row.values()) for row in rows])}")
+    print(f"\n**{title}**\n\n{table(rows)}")
 
 
 def finish(found: Values, document: Values) -> None:
@@ -244,19 +234,11 @@ def prompt_options(
     *, categories: Sequence[str] = (), each: int | None = None
 ) -> Callable[[Function], Function]:
     """--category and --each, with these defaults."""
-    shown = "all" if each is None else str(each)
-
-    def declare(function: Function) -> Function:
-        function = click.option(
-            "--each", default=each, type=click.IntRange(1),
-            help=f"Prompts of a category [default: {shown}].",
-        )(function)  # fmt: skip
-        return click.option(
-            "--category", "categories", multiple=True, default=categories,
-            help=f"Repeatable [default: {', '.join(categories) or 'all'}].",
-        )(function)  # fmt: skip
-
-    return declare
+    which = f"Repeatable [default: {', '.join(categories) or 'all'}]."
+    how_many = f"Prompts of a category [default: {each or 'all'}]."
+    of = click.option("--category", "categories", multiple=True, default=categories, help=which)
+    some = click.option("--each", default=each, type=click.IntRange(1), help=how_many)
+    return lambda function: of(some(function))
 
 
 def _options(tokens: int, ctx: int) -> list[click.Parameter]:

@@ -70,16 +70,13 @@ class PromptLookup:
         )
 
 
-class _CountingLookup:
+class _CountingLookup(LlamaPromptLookupDecoding):  # type: ignore[misc]
     """Counts what is proposed; it is asked once before each pass after the prompt's."""
 
-    def __init__(self, **settings: Any) -> None:
-        self._lookup = LlamaPromptLookupDecoding(**settings)
-        self.num_passes = 0
-        self.num_drafted = 0
+    num_passes = num_drafted = 0
 
-    def __call__(self, tokens: npt.NDArray[np.intc], /) -> npt.NDArray[np.intc]:
-        found: npt.NDArray[np.intc] = self._lookup(tokens)
+    def __call__(self, tokens: npt.NDArray[np.intc], /, **ignored: Any) -> npt.NDArray[np.intc]:
+        found: npt.NDArray[np.intc] = super().__call__(tokens, **ignored)
         self.num_passes += 1
         self.num_drafted += len(found)
         return found
@@ -96,7 +93,7 @@ class Ours:
 
     def run(self, task: Task, settings: Settings) -> Outcome:  # noqa: ARG002 - there are none
         """One engine."""
-        with Engines() as engines:
+        with closing(Engines()) as engines:
             engine = engines.get(self._config)
             reply = engine.generate(task.messages, sampling=GREEDY, max_tokens=task.num_tokens)
         stats, is_over = reply.stats, reply.finish_reason == "stop"

@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.peers.settings import Axis, Settings
+from benchmarks.peers.settings import Axis, Settings, words
 from dyspec_edge.errors import DyspecError
 
 START_SECONDS = 600
 """How long a server may take to load its models."""
 
-_GREEDY_FLAGS = ("--temp", "0", "--top-k", "1")
 _END = "\n\n\n\n"
 
 
@@ -90,37 +89,36 @@ class Peer(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
 class OneShot:
     """A program that reads a prompt from a file, and prints the reply and its figures.
 
-    Args:
+    Attributes:
         flags: what it always gets.
         num_free: tokens of the reply that it draws from the prompt's own pass, outside its time.
     """
 
-    def __init__(
-        self, name: str, program: Path, flags: Sequence[str], axes: Sequence[Axis], *, num_free: int
-    ) -> None:
-        self.name = name
-        self.axes = axes
-        self._command = [str(program), *flags, *_GREEDY_FLAGS, "--no-escape"]
-        self._num_free = num_free
+    name: str
+    program: Path
+    flags: Sequence[str]
+    axes: Sequence[Axis]
+    num_free: int
 
     def run(self, task: Task, settings: Settings) -> Outcome:
         """One process."""
-        words = [word for axis in dict.fromkeys(self.axes) for word in axis.words(settings)]
+        fixed = [str(self.program), *self.flags, "--temp", "0", "--top-k", "1", "--no-escape"]
         with tempfile.TemporaryDirectory() as directory:
             prompt = Path(directory) / "prompt.txt"
             # The programs take one newline off the end.
             prompt.write_bytes(task.text.encode() + b"\n")
             # They stop only when there are more tokens than asked for.
             limit = ["-n", str(task.num_tokens - 1)]
-            command = [*self._command, *words, *limit, "-f", str(prompt)]
+            command = [*fixed, *words(self.axes, settings), *limit, "-f", str(prompt)]
             done = subprocess.run(command, capture_output=True, check=False)
         output, log = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
         if done.returncode:
             raise _failure(self.name, f"status {done.returncode}", log)
-        return parse_one_shot(self.name, output, log, task, num_free=self._num_free)
+        return parse_one_shot(self.name, output, log, task, num_free=self.num_free)
 
 
 def parse_one_shot(name: str, output: str, log: str, task: Task, *, num_free: int) -> Outcome:
@@ -157,19 +155,18 @@ def parse_one_shot(name: str, output: str, log: str, task: Task, *, num_free: in
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Server:
     """llama-server: a process for each reply, asked over HTTP with token ids."""
 
-    def __init__(
-        self, name: str, program: Path, flags: Sequence[str], axes: Sequence[Axis]
-    ) -> None:
-        self.name = name
-        self.axes = axes
-        self._command = [str(program), *flags, "-np", "1", "--no-ui", "--cache-ram", "0"]
+    name: str
+    program: Path
+    flags: Sequence[str]
+    axes: Sequence[Axis]
 
     def run(self, task: Task, settings: Settings) -> Outcome:
         """One process, one request."""
-        words = [word for axis in dict.fromkeys(self.axes) for word in axis.words(settings)]
+        fixed = [str(self.program), *self.flags, "-np", "1", "--no-ui", "--cache-ram", "0"]
         request = {
             "prompt": task.tokens,
             "n_predict": task.num_tokens,
@@ -178,7 +175,7 @@ class Server:
             "cache_prompt": False,
             "return_tokens": True,
         }
-        with _serving(self.name, [*self._command, *words]) as address:
+        with _serving(self.name, [*fixed, *words(self.axes, settings)]) as address:
             body = json.dumps(request).encode()
             headers = {"Content-Type": "application/json"}
             post = urllib.request.Request(f"{address}/completion", body, headers)
@@ -209,8 +206,8 @@ def _serving(name: str, command: Sequence[str]) -> Iterator[str]:
     address = f"http://127.0.0.1:{port}"
     deadline = time.monotonic() + START_SECONDS
     with tempfile.TemporaryFile() as log:
-        words = [*command, "--host", "127.0.0.1", "--port", str(port)]
-        process = subprocess.Popen(words, stdout=log, stderr=log)
+        whole = [*command, "--host", "127.0.0.1", "--port", str(port)]
+        process = subprocess.Popen(whole, stdout=log, stderr=log)
         try:
             while not _is_ready(address):
                 if process.poll() is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.peers import build
 from benchmarks.peers.engines import PromptLookup
 from benchmarks.peers.programs import OneShot, Peer, Server
-from benchmarks.peers.settings import Axis
+from benchmarks.peers.settings import Axis, words
 from benchmarks.workbench import Setup, flash_attention
 
 PLAIN = "llama-server, no draft"
@@ -15,29 +15,16 @@ PLAIN = "llama-server, no draft"
 _N_MAX = Axis("n-max", ("--spec-draft-n-max",), (4, 2, 8, 16))
 _P_MIN = Axis("p-min", ("--spec-draft-p-min",), (0.75, 0.0, 0.5, 0.9))
 _N_MIN = Axis("n-min", ("--spec-draft-n-min",), (0, 2))
-_NGRAM_TYPE = Axis(
-    "type",
-    ("--spec-type",),
-    ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache"),
-)
+_NGRAMS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v")
+_NGRAM_TYPE = Axis("type", ("--spec-type",), (*_NGRAMS, "ngram-mod", "ngram-cache"))
 _NGRAM_SIZE = Axis(
     "n-gram",
-    (
-        "--spec-ngram-simple-size-n",
-        "--spec-ngram-map-k-size-n",
-        "--spec-ngram-map-k4v-size-n",
-        "--spec-ngram-mod-n-match",
-    ),
+    (*(f"--spec-{kind}-size-n" for kind in _NGRAMS), "--spec-ngram-mod-n-match"),
     (4, 2, 12),
 )
 _NGRAM_DRAFT = Axis(
     "n-gram draft",
-    (
-        "--spec-ngram-simple-size-m",
-        "--spec-ngram-map-k-size-m",
-        "--spec-ngram-map-k4v-size-m",
-        "--spec-ngram-mod-n-max",
-    ),
+    (*(f"--spec-{kind}-size-m" for kind in _NGRAMS), "--spec-ngram-mod-n-max"),
     (8, 4, 16, 48),
 )
 _MIX = Axis(
@@ -64,7 +51,7 @@ def rivals(setup: Setup, programs: dict[str, Path], *, repacks: bool = True) -> 
     chain = (_N_MAX, _P_MIN, _N_MAX, _N_MIN)
     ngram_min = ["--spec-ngram-mod-n-min", "1"]
     small = {_NGRAM_SIZE.name: 4, _NGRAM_DRAFT.name: 8}
-    mixed = [*draft, *ngram_min, *_NGRAM_SIZE.words(small), *_NGRAM_DRAFT.words(small)]
+    mixed = [*draft, *ngram_min, *words((_NGRAM_SIZE, _NGRAM_DRAFT), small)]
     simple, speculative, server = (programs[name] for name in build.PROGRAMS)
     one_draft = ["--spec-type", "draft-simple"]
     ngrams = (_NGRAM_TYPE, _NGRAM_SIZE, _NGRAM_DRAFT)

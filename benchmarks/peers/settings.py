@@ -24,9 +24,11 @@ class Axis:
     flags: tuple[str, ...]
     values: tuple[Value, ...]
 
-    def words(self, settings: Settings) -> list[str]:
-        """The command line's share."""
-        return [word for flag in self.flags for word in (flag, str(settings[self.name]))]
+
+def words(axes: Sequence[Axis], settings: Settings) -> list[str]:
+    """The command line's share; an axis that is listed twice is said once."""
+    flags = [(flag, axis.name) for axis in dict.fromkeys(axes) for flag in axis.flags]
+    return [word for flag, name in flags for word in (flag, str(settings[name]))]
 
 
 def search(axes: Sequence[Axis], speed: Callable[[Settings], float]) -> Settings:

@@ -35,7 +35,6 @@ from dyspec_edge.bench.journal import Journal
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.decode.policy import Policy, parse
 from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.decode.prices import milliseconds
 from dyspec_edge.load.machine import physical_cores
 
 CHAINS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -113,7 +112,7 @@ def main(
         study.show_ablations()
     print("\nCurves:\n")
     for machine in machines:
-        print(f"- {machine.title}: {machine.basis}; {_points(machine)}")
+        print(f"- {machine.title}: {machine.basis}")
     found = {
         "simulation": True,
         "texts": [text.id for text in recorded],
@@ -254,15 +253,6 @@ def _parsed(spec: str, end_tokens: npt.NDArray[np.int32]) -> Policy:
 
 def _shown(speedups: Sequence[float]) -> str:
     return f"{mean(speedups):.2f} ({min(speedups):.2f})"
-
-
-def _points(machine: Machine) -> str:
-    target, draft = machine.target, machine.draft
-    points = ", ".join(f"T({n}) {target.at(n) / target.at(1):.2f}x" for n in target.sizes[1:])
-    return (
-        f"T(1) {milliseconds(target.at(1))}, {points}, D(1) {milliseconds(draft.at(1))}, "
-        f"D(16) {draft.at(16) / draft.at(1):.2f}x"
-    )
 
 
 def mean(speedups: Sequence[float]) -> float:

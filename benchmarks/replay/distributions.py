@@ -26,10 +26,8 @@ NUM_SEQUENCES = 64
 
 NUM_OUTPUTS = 128
 
-KEPT_TOGETHER = 256
-"""New contexts are written in groups of so many."""
-
 _TABLES = """
+PRAGMA synchronous = OFF;
 CREATE TABLE IF NOT EXISTS candidates (context BLOB PRIMARY KEY, ids BLOB, logits BLOB)
     WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS draft (only INTEGER PRIMARY KEY, name TEXT);
@@ -116,7 +114,7 @@ class Distributions:
         self._draft = draft
         self.num_evaluated = 0
         self._text_hash = hashlib.blake2b(digest_size=16)
-        self._file = sqlite3.connect(path)
+        self._file = sqlite3.connect(path, isolation_level=None)
         try:
             self._file.executescript(_TABLES)
             if draft is not None:
@@ -158,8 +156,7 @@ class Distributions:
             self._draft.commit(tree, path)
 
     def close(self) -> None:
-        """Write what is new and close file and draft."""
-        self._file.commit()
+        """Close file and draft."""
         self._file.close()
         if self._draft is not None:
             self._draft.close()
@@ -188,5 +185,3 @@ class Distributions:
             values = self._key(tree, node), ids[row].tobytes(), relative[row].tobytes()
             self._file.execute("INSERT OR IGNORE INTO candidates VALUES (?, ?, ?)", values)
         self.num_evaluated += len(batch)
-        if self.num_evaluated // KEPT_TOGETHER > (self.num_evaluated - len(batch)) // KEPT_TOGETHER:
-            self._file.commit()

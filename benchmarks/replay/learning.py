@@ -107,18 +107,17 @@ def learning(curves: tuple[str, ...], num_texts: int, num_tokens: int, acceptanc
         )
 
     knowing = [speed(machine, known) for machine in machines]
-    rows = [("known", *(f"{s:.3f}x" for s in knowing))]
     document = {"known": dict(zip([m.name for m in machines], knowing, strict=True))}
+    rows = [{"believed": "known", **{on: f"{s:.3f}x" for on, s in document["known"].items()}}]
     for name, believe in track(list(beliefs()), "replaying", console=Console(stderr=True)):
         found = [speed(machine, believe) for machine in machines]
-        costs = [f / k - 1 for f, k in zip(found, knowing, strict=True)]
-        rows.append((name, *(f"{c:+.1%}" for c in costs)))
         document[name] = dict(zip([m.name for m in machines], found, strict=True))
+        costs = {on: f"{s / document['known'][on] - 1:+.1%}" for on, s in document[name].items()}
+        rows.append({"believed": name, **costs})
     print(SIMULATION)
     show(
         f"SIMULATED speed against plain decoding with known prices, and the difference that other "
         f"beliefs make; {num_texts} made-up texts of {num_tokens} tokens, acceptance {acceptance}",
-        ("believed", *(machine.name for machine in machines)),
         rows,
     )
     finish(conditions({}, 1, PROGRAM), {"simulation": True, "cases": document})

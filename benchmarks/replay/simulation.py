@@ -81,19 +81,17 @@ class Clock:
     def target_pass(self, num_rows: int) -> int:
         """Let a target pass go by; returns its rows, with those that fill it up."""
         self.target_passes[num_rows] += 1
-        self.now += self.slowness * self.machine.target.at(num_rows)
-        return _filled(num_rows, self.machine.target)
+        return self._pass(num_rows, self.machine.target)[0]
 
     def draft_pass(self, num_rows: int) -> tuple[int, float]:
         """Let a draft pass go by; returns its rows, with those that fill it up, and seconds."""
         self.draft_passes[num_rows] += 1
-        seconds = self.slowness * self.machine.draft.at(num_rows)
+        return self._pass(num_rows, self.machine.draft)
+
+    def _pass(self, num_rows: int, curve: CostCurve) -> tuple[int, float]:
+        seconds = self.slowness * curve.at(num_rows)
         self.now += seconds
-        return _filled(num_rows, self.machine.draft), seconds
-
-
-def _filled(num_rows: int, curve: CostCurve) -> int:
-    return next((size for size in curve.pass_sizes if size >= num_rows), num_rows)
+        return next((size for size in curve.pass_sizes if size >= num_rows), num_rows), seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dyspec_edge.bench.summary import PARTS
@@ -15,9 +15,13 @@ def markdown(sections: Sequence[Values]) -> str:
     return "\n\n".join(_section(section) for section in sections)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A Markdown table.
+
+    Args:
+        rows: at least one, each by the headers of the columns.
+    """
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -35,18 +39,17 @@ def where(conditions: Values) -> str:
 
 def acceptance(fits: Sequence[Values]) -> str:
     """What `bench fit-sequoia` measured: a row for each verifier and temperature."""
-    ranks = len(fits[0]["rates"])
-    header = ("verify", "T", "steps", *(f"child {rank}" for rank in range(1, ranks + 1)))
-    rows = [
-        (
-            fit["verify"],
-            f"{fit['temperature']:g}",
-            str(fit["num_steps"]),
-            *(f"{rate:.3f}" for rate in fit["rates"]),
-        )
-        for fit in fits
-    ]
-    return table(header, rows)
+    return table(
+        [
+            {
+                "verify": fit["verify"],
+                "T": f"{fit['temperature']:g}",
+                "steps": str(fit["num_steps"]),
+                **{f"child {n}": f"{rate:.3f}" for n, rate in enumerate(fit["rates"], start=1)},
+            }
+            for fit in fits
+        ]
+    )
 
 
 def _section(section: Values) -> str:
@@ -58,9 +61,11 @@ def _section(section: Values) -> str:
         f"{prompts} prompt{'s' * (prompts != 1)}, {rounds} round{'s' * (rounds != 1)}"
     )
     parts = [heading]
-    if any(lane["speedup"] for lane in lanes):
-        parts += [_speedups("Speed of generation over `none`", "speedup", lanes, groups)]
-        parts += [_speedups("Speed of the whole request over `none`", "request_speedup", lanes, ())]
+    compared = [lane for lane in lanes if lane["speedup"] and lane["policy"] != "none"]
+    if compared:
+        whole = "Speed of the whole request over `none`"
+        parts += [_speedups("Speed of generation over `none`", "speedup", compared, groups)]
+        parts += [_speedups(whole, "request_speedup", compared, ())]
     parts += [_efficiencies(lanes, groups), _costs(lanes)]
     if section["priced_over_best_chain"] is not None:
         parts.append(_over_best_chain(section["priced_over_best_chain"]))
@@ -69,79 +74,78 @@ def _section(section: Values) -> str:
 
 
 def _speedups(title: str, field: str, lanes: Sequence[Values], groups: Sequence[str]) -> str:
-    rows = []
-    for lane in lanes:
-        if lane["speedup"] is None or lane["policy"] == "none":
-            continue
-        speedup = lane[field]
-        found = [speedup["groups"].get(group) for group in groups]
-        means = [speedup["mean_of_groups"], speedup["mean_of_pairs"]]
-        pairs = str(speedup["mean_of_pairs"]["pairs"])
-        rows.append((f"`{lane['name']}`", *map(_ratio, [*found, *means]), pairs))
-    title = f"**{title}** (geometric means of pairs; 95 % by bootstrap)"
-    return f"{title}\n\n" + table(
-        ("policy", *groups, "mean of groups", "mean of pairs", "pairs"), rows
-    )
+    rows = [
+        {
+            "policy": f"`{lane['name']}`",
+            **{group: _ratio(lane[field]["groups"].get(group)) for group in groups},
+            "mean of groups": _ratio(lane[field]["mean_of_groups"]),
+            "mean of pairs": _ratio(lane[field]["mean_of_pairs"]),
+            "pairs": str(lane[field]["mean_of_pairs"]["pairs"]),
+        }
+        for lane in lanes
+    ]
+    return f"**{title}** (geometric means of pairs; 95 % by bootstrap)\n\n{table(rows)}"
 
 
 def _efficiencies(lanes: Sequence[Values], groups: Sequence[str]) -> str:
     rows = []
     for lane in lanes:
         found = lane["block_efficiency"]
-        mean = found["mean_of_categories"]
+        of = found["groups"]
         rows.append(
-            (
-                f"`{lane['name']}`",
-                *(f"{found['groups'][g]:.2f}" if g in found["groups"] else "" for g in groups),
-                f"**{mean:.2f}**",
-                f"{lane['accept_length']['mean_of_categories']:.2f}",
-            )
+            {
+                "policy": f"`{lane['name']}`",
+                **{group: f"{of[group]:.2f}" if group in of else "" for group in groups},
+                "mean of categories": f"**{found['mean_of_categories']:.2f}**",
+                "accept length": f"{lane['accept_length']['mean_of_categories']:.2f}",
+            }
         )
-    header = ("policy", *groups, "mean of categories", "accept length")
-    return "**Block efficiency** (tokens per target pass)\n\n" + table(header, rows)
+    return f"**Block efficiency** (tokens per target pass)\n\n{table(rows)}"
 
 
 def _costs(lanes: Sequence[Values]) -> str:
     rows = []
     for lane in lanes:
-        same = lane["same_text_as_none"]
-        total = sum(lane["seconds_per_token"].values())
+        same, seconds = lane["same_text_as_none"], lane["seconds_per_token"]
+        total = sum(seconds.values())
         rows.append(
-            (
-                f"`{lane['name']}`",
-                str(lane["runs"]),
-                f"{lane['tokens_per_second']:.1f}",
-                f"{lane['drafted_per_step']:.1f}",
-                f"{lane['draft_passes_per_step']:.1f}",
-                *(f"{lane['seconds_per_token'][p] / total:.0%}" if total else "" for p in PARTS),
-                f"{same['equal']} of {same['of']}" if same else "",
-            )
+            {
+                "policy": f"`{lane['name']}`",
+                "runs": str(lane["runs"]),
+                "median tok/s": f"{lane['tokens_per_second']:.1f}",
+                "drafted / step": f"{lane['drafted_per_step']:.1f}",
+                "draft passes / step": f"{lane['draft_passes_per_step']:.1f}",
+                **{part: f"{seconds[part] / total:.0%}" if total else "" for part in PARTS},
+                "text of `none`": f"{same['equal']} of {same['of']}" if same else "",
+            }
         )
-    header = ("policy", "runs", "median tok/s", "drafted / step", "draft passes / step", *PARTS,
-              "text of `none`")  # fmt: skip
-    return "**Steps** (shares of their time)\n\n" + table(header, rows)
+    return f"**Steps** (shares of their time)\n\n{table(rows)}"
 
 
 def _over_best_chain(best: Values) -> str:
     rows = [
-        (group, f"`{best['chains'][group]['name']}`", f"{best['chains'][group]['speedup']:.2f}x",
-         _ratio(mean))
+        {
+            "group": group,
+            "best chain, chosen afterwards": f"`{best['chains'][group]['name']}`",
+            "over `none`": f"{best['chains'][group]['speedup']:.2f}x",
+            "`priced` over it": _ratio(mean),
+        }
         for group, mean in best["groups"].items()
-    ]  # fmt: skip
-    rows.append(("mean of groups", "", "", _ratio(best["mean_of_groups"])))
-    header = ("group", "best chain, chosen afterwards", "over `none`", "`priced` over it")
-    return "**`priced` over the best chain**\n\n" + table(header, rows)
+    ]
+    mean = _ratio(best["mean_of_groups"])
+    rows.append({**dict.fromkeys(rows[0], ""), "group": "mean of groups", "`priced` over it": mean})
+    return f"**`priced` over the best chain**\n\n{table(rows)}"
 
 
 def _where(section: Values) -> str:
     lines = [where({name: v}) for name, found in section["circumstances"].items() for v in found]
     load = section["load"]
-    lines.append(
-        f"- load average: median {load['median']:.1f}, {load['low']:.1f} to {load['high']:.1f}"
-    )
-    lines.append(f"- from {section['from']} to {section['to']}")
     memory = "forgotten after every run" if section["conditions"]["fresh"] else "kept across runs"
-    lines.append(f"- what a policy learns is {memory}")
+    lines += [
+        f"- load average: median {load['median']:.1f}, {load['low']:.1f} to {load['high']:.1f}",
+        f"- from {section['from']} to {section['to']}",
+        f"- what a policy learns is {memory}",
+    ]
     return "\n".join(lines)
 
 

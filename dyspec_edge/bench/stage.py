@@ -144,12 +144,6 @@ class Stage:
         """Close the models.  Idempotent."""
         self._models.close()
 
-    def __enter__(self) -> Stage:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _check(self, lanes: Sequence[Lane]) -> None:
         models = self._models
         for lane in lanes:

@@ -241,13 +241,8 @@ def _resampled(logs: Values, random: np.random.Generator) -> Values:
 
 def _mean(log_value: float, resampled: Values, num_pairs: int) -> Document:
     low, high = np.exp(np.percentile(resampled, PERCENTILES)).tolist()
-    spread = num_pairs > 1
-    return {
-        "value": float(np.exp(log_value)),
-        "low": low if spread else None,
-        "high": high if spread else None,
-        "pairs": num_pairs,
-    }
+    ends = {"low": low, "high": high} if num_pairs > 1 else {"low": None, "high": None}
+    return {"value": float(np.exp(log_value)), **ends, "pairs": num_pairs}
 
 
 def _efficiency(lane: Lane) -> Document:

@@ -64,15 +64,6 @@ def test_a_race_is_even_in_tokens(tiny_pair: TinyPair, prompts: Path) -> None:
     assert 0.05 < speedups["mean_of_pairs"]["value"] < 20
 
 
-def test_shared_noise_is_what_is_switched_off(tiny_equal: TinyPair, prompts: Path) -> None:
-    """A draft that is the target is right at every node, but only with the target's noise."""
-    few = ("--category", "writing", "--chain", "temperature only", "--temp", "1")
-    found = run(tiny_equal, prompts, "noise", *few, "--policy", "chain:4", tokens=60)
-    by_way = found["cells"][0]["block_efficiency"]
-    assert by_way["shared noise"] > 3.5
-    assert by_way["match without"] < by_way["shared noise"] - 0.5
-
-
 def test_near_ties_of_f32_are_none(tiny_pair: TinyPair, prompts: Path) -> None:
     found = run(tiny_pair, prompts, "near-ties", "--category", "writing", "--each", "1")
     assert {policy["flips"] for policy in found["policies"].values()} == {0}

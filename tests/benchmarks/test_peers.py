@@ -6,6 +6,7 @@ import json
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from benchmarks.peers.programs import (
     parse_one_shot,
 )
 from benchmarks.peers.rivals import PLAIN
-from benchmarks.peers.settings import Axis, Settings, num_trials, search
+from benchmarks.peers.settings import Axis, Settings, num_trials, search, words
 from benchmarks.workbench import Engines, Setup
 from dyspec_edge.errors import DyspecError
 from tests import fake_llama
@@ -75,7 +76,7 @@ def test_search_without_axes_asks_nothing() -> None:
 
 def test_an_axis_gives_its_value_to_all_its_flags() -> None:
     axis = Axis("size", ("--a-size", "--b-size"), (4,))
-    assert axis.words({"size": 4, "other": 1}) == ["--a-size", "4", "--b-size", "4"]
+    assert words((axis, axis), {"size": 4, "other": 1}) == ["--a-size", "4", "--b-size", "4"]
 
 
 # One-shot programs.
@@ -289,7 +290,7 @@ def test_prompt_lookup_on_a_tiny_model_says_what_plain_decoding_says(
 ) -> None:
     setup = Setup(*tiny_pair, 1, 256, tmp_path, 6)
     text = "the root of the tree is in the leaf of the tree"
-    with Engines() as engines:
+    with closing(Engines()) as engines:
         engine = engines.get(setup.config("none"))
         tokens = engine.prepare(text).tokens
     task = Task(tokens, "", "", [{"role": "user", "content": text}], 6)

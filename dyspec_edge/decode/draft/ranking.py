@@ -29,8 +29,8 @@ class Ranking:
         seed: the reply's seed.
         residual: children are drawn (`residual`) instead of ranked (`match`).
         draft_temperature: overrides 1.0 (`match`) or the target's temperature (`residual`).
-        shared_noise: False ranks by plain probability under `match`; benchmarks use it to show
-            what shared noise is worth.
+        shared_noise: False ranks by plain probability under `match`; tests use it to show that
+            the noise is what makes guesses right.
         handle: the dyspec_ranking, which holds the same for native code.
     """
 
