@@ -9,6 +9,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dyspec_edge import native
 from dyspec_edge.decode.policy.copies import Copies
 from dyspec_edge.decode.policy.priced import A0, PricedPolicy
