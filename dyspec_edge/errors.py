@@ -39,6 +39,10 @@ class Cancelled(DyspecError):
     """Generation was stopped from outside.  The caches stay valid."""
 
 
+class EngineBusy(DyspecError):
+    """Another reply of this engine is half-read, and whoever asks is the one who reads it."""
+
+
 class ContextOverflow(DyspecError):
     """A prompt that is longer than the context.
 

@@ -138,6 +138,7 @@ def write_model(
     sliding_window: int = 16,
     num_ctx: int = NUM_CTX,
     add_bos: bool = True,
+    add_eos: bool = False,
 ) -> Path:
     """Write a model and return its path.
 
@@ -156,6 +157,7 @@ def write_model(
         sliding_window: of gemma3.
         num_ctx: the training length that the file states.
         add_bos: whether the tokenizer puts `<s>` in front.
+        add_eos: whether it puts `</s>` behind.
     """
     num_layer = 6 if architecture == "gemma3" else 2
     writer = gguf.GGUFWriter(path, architecture)
@@ -172,6 +174,8 @@ def write_model(
     if architecture == "gemma3":
         writer.add_sliding_window(sliding_window)
     _add_tokenizer(writer, vocabulary, chat_template, add_bos)
+    if add_eos:
+        writer.add_add_eos_token(add_eos)
 
     weights = _weights(len(vocabulary), num_layer, architecture, np.random.default_rng(seed))
     weights["output.weight"] *= np.float32(logit_std / np.sqrt(NUM_EMBD))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType  # not generic in every version that is allowed
 
-ALL_LAYERS = 999_999
+ALL_LAYERS = -1
 INTERRUPTED = 130
 """The exit code of a command that Ctrl-C has ended."""
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.llama import Model, SamplerChain, SamplingParams
 from dyspec_edge.native import lib, pointer
 from dyspec_edge.native.library import NOT_FINITE
@@ -98,7 +99,7 @@ class Sampler:
         order = np.argsort(ids, kind="stable")
         ids, logits = ids[order], logits[order]
         if not math.isfinite(logits.max()):
-            raise not_finite("what the samplers left of the logits")
+            raise self._nothing_left()
         if self.temperature > 0:
             weights = np.exp(logits - logits.max())
         else:
@@ -133,7 +134,12 @@ class Sampler:
             DyspecError: the row holds no finite value.
         """
         if code == NOT_FINITE:
-            raise not_finite("what the samplers left of the logits")
+            raise self._nothing_left()
+
+    def _nothing_left(self) -> DyspecError:
+        if any(bias == -math.inf for _, bias in self.params.logit_bias):
+            return OptionError("logit_bias bans every token that could come next; ban fewer")
+        return not_finite("what the samplers left of the logits")
 
     @property
     def seconds(self) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
-from inspect import GEN_SUSPENDED, getgeneratorstate
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from dyspec_edge.decode.loop import Step
@@ -14,6 +14,7 @@ from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine.prompt import Prompt, PromptBuilder
 from dyspec_edge.engine.reply import Chunk, Completion
 from dyspec_edge.engine.session import Session
+from dyspec_edge.engine.turn import Turn
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.loading import Loaded, load
@@ -41,12 +42,13 @@ class Engine:
         self.config = config
         self.num_ctx = loaded.models.num_ctx
         self.conversation = loaded.conversation()
-        self._loaded = loaded
         self._model = loaded.models.target
-        self._lock = threading.Lock()
-        self._running = False
+        self._turn = Turn()
+        self._process = os.getpid()
+        # Between a look at the models and their end: neither may begin while the other goes on.
+        self._models_lock = threading.Lock()
+        self._loaded = loaded
         self._closed = False
-        self._current: weakref.ref[Generator[Chunk]] | None = None
         prompts = PromptBuilder(self._model, config.chat_template)
         self._session = Session(
             self.conversation,
@@ -75,10 +77,13 @@ class Engine:
         """
         loaded = load(config, on_progress)
         try:
-            return cls(config, loaded)
+            engine = cls(config, loaded)
         except BaseException:
             loaded.close()
             raise
+        # For an engine that nobody closes: it goes with its last reference, or when Python ends.
+        weakref.finalize(engine, _free, loaded, engine._turn, engine._process)
+        return engine
 
     def prepare(self, prompt: str | Sequence[Message], *, raw: bool = False) -> Prompt:
         """The prompt that `stream` would read: rendered, tokenized, and its tokens known.
@@ -89,16 +94,16 @@ class Engine:
         Raises:
             OptionError: messages that the chat template refuses, or messages with `raw`.
         """
-        self._require_open()
-        return self._session.prepare(prompt, raw=raw)
+        with self._open_models():
+            return self._session.prepare(prompt, raw=raw)
 
     def stream(
         self,
         prompt: str | Sequence[Message] | Prompt,
         *,
         sampling: SamplingParams = LLAMA_CPP_DEFAULTS,
-        max_tokens: int = -1,
-        stop: Sequence[str] = (),
+        max_tokens: int | None = -1,
+        stop: str | Sequence[str] | None = (),
         raw: bool = False,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Generator[Chunk]:
@@ -111,14 +116,16 @@ class Engine:
             prompt: messages, a text (one user message; with `raw` the bare prompt), or what
                 `prepare` has made of them.
             sampling: how tokens are sampled.
-            max_tokens: -1 for as many as fit into the context.
-            stop: the reply ends before the first of these strings.
+            max_tokens: -1 or None for as many as fit into the context.
+            stop: the reply ends before this string, or the first of these.
             on_prefill: called with (tokens read, tokens to read) while the prompt is read.
 
         Raises:
             ContextOverflow: the prompt fills the context.
             OptionError: an empty prompt, or a value that has no meaning.
             DecodeError: llama.cpp failed.
+            EngineBusy: this thread has left another stream half-read, so that waiting for it would
+                never end.
         """
         reply = self._session.reply(
             prompt,
@@ -128,19 +135,15 @@ class Engine:
             raw=raw,
             on_prefill=on_prefill,
         )
-        # The stream learns its own address, weakly: `close` must find one that was left half-read.
-        this: list[weakref.ref[Generator[Chunk]]] = []
-        stream = self._in_turn(reply, this)
-        this.append(weakref.ref(stream))
-        return stream
+        return self._turn.stream(reply, self._begin_turn, self.conversation.clear_abort)
 
     def generate(
         self,
         prompt: str | Sequence[Message] | Prompt,
         *,
         sampling: SamplingParams = LLAMA_CPP_DEFAULTS,
-        max_tokens: int = -1,
-        stop: Sequence[str] = (),
+        max_tokens: int | None = -1,
+        stop: str | Sequence[str] | None = (),
         raw: bool = False,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Completion:
@@ -167,7 +170,7 @@ class Engine:
         The stream then ends with finish_reason "cancelled".  Without a reply under way, nothing
         happens.
         """
-        if self._running:
+        if self._turn.is_taken:
             self.conversation.abort()
 
     @property
@@ -177,29 +180,26 @@ class Engine:
 
     def render_tree(self) -> str:
         """The last token tree with the accepted path marked; "" before the first step."""
-        self._require_open()
-        step = self.last_step
-        if step is None or step.tree is None:
-            return ""
 
         def shown(token: int) -> str:
             return self._model.piece(token, special=True).decode("utf-8", "replace")
 
-        return step.tree.render(shown)
+        with self._open_models():
+            step = self.last_step
+            return "" if step is None or step.tree is None else step.tree.render(shown)
 
     def close(self) -> None:
-        """Free models and caches.  Idempotent."""
-        while not self._lock.acquire(timeout=0.05):
-            self.cancel()
-            stream = self._current() if self._current is not None else None
-            if stream is not None and getgeneratorstate(stream) == GEN_SUSPENDED:  # half-read
-                with suppress(ValueError):  # another thread has just gone on reading it
-                    stream.close()
-        try:
-            self._closed = True
-            self._loaded.close()
-        finally:
-            self._lock.release()
+        """Free models and caches.  Idempotent.
+
+        A reply under way is cancelled.  Called while it runs in this very thread, out of a
+        callback, it takes effect when that reply has ended.
+        """
+        if self._turn.end(self.cancel):
+            with self._models_lock:
+                self._closed = True
+                self._loaded.close()
+        else:
+            self._turn.when_over(self.close)
 
     def __enter__(self) -> Engine:
         return self
@@ -212,21 +212,31 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _in_turn(
-        self, reply: Generator[Chunk], this: Sequence[weakref.ref[Generator[Chunk]]]
-    ) -> Generator[Chunk]:
-        """The chunks of `reply`, after the replies before it have ended."""
-        with self._lock:
+    def _begin_turn(self) -> None:
+        self._require_open()
+        self.conversation.clear_abort()  # a cancel may have come too late for the last reply
+
+    @contextmanager
+    def _open_models(self) -> Iterator[None]:
+        """Models that nobody closes meanwhile."""
+        with self._models_lock:
             self._require_open()
-            self.conversation.clear_abort()  # a cancel may have come too late for the last reply
-            self._current = this[0]
-            self._running = True
-            try:
-                yield from reply
-            finally:
-                self._running = False
-                self.conversation.clear_abort()
+            yield
 
     def _require_open(self) -> None:
         if self._closed:
             raise DyspecError("the engine is closed; load it again")
+        if os.getpid() != self._process:
+            raise DyspecError(
+                "the engine was loaded before this process was forked; load it after the fork"
+            )
+
+
+def _free(loaded: Loaded, turn: Turn, process: int) -> None:
+    """Free what an engine has loaded.
+
+    Not while a thread that Python does not wait for still generates, nor in a forked process,
+    which has none of llama.cpp's threads.
+    """
+    if os.getpid() == process and turn.is_free_or_mine and turn.end(cancel=lambda: None):
+        loaded.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dyspec_edge.engine import arguments
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import ChatTemplate, Message
@@ -88,8 +89,7 @@ class PromptBuilder:
             if not isinstance(prompt, str):
                 raise OptionError("a raw prompt is one text, not messages")
             return prompt
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return self._template.render(messages)
+        return self._template.render(arguments.messages(prompt))
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         return self._model.tokenize(text, add_special=special, parse_special=True)

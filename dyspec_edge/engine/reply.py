@@ -118,6 +118,11 @@ class Reply:
             self._finish_reason = "cancelled"
         yield self._last_chunk()
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text that was shown is that of all tokens: nothing cut, nothing held back."""
+        return not (self.was_cut or self._stops.is_holding or self._characters.is_holding)
+
     def close(self) -> None:
         """Leave both caches with the prompt and the emitted tokens, and free the sampler."""
         self._conversation.rewind(len(self._prompt) + len(self.tokens))

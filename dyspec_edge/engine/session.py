@@ -16,6 +16,7 @@ from contextlib import closing
 
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import SamplingParams
+from dyspec_edge.engine import arguments
 from dyspec_edge.engine.prompt import Dialogue, Prompt, PromptBuilder
 from dyspec_edge.engine.reply import Chunk, Reply
 from dyspec_edge.errors import ContextOverflow, OptionError
@@ -61,8 +62,8 @@ class Session:
         prompt: str | Sequence[Message] | Prompt,
         params: SamplingParams,
         *,
-        max_tokens: int,
-        stop: Sequence[str],
+        max_tokens: int | None,
+        stop: str | Sequence[str] | None,
         raw: bool,
         on_prefill: Callable[[int, int], None] | None,
     ) -> Generator[Chunk]:
@@ -72,17 +73,17 @@ class Session:
         """
         started = time.perf_counter()
         params.check(self._model.num_vocab)
-        if max_tokens < 1 and max_tokens != -1:
-            raise OptionError(f"max_tokens is {max_tokens}; it must be at least 1, or -1")
+        most, stops = arguments.max_tokens(max_tokens), arguments.stop(stop)
         if not isinstance(prompt, Prompt):
             prompt = self.prepare(prompt, raw=raw)
-        limit = self._room(prompt) if max_tokens == -1 else min(self._room(prompt), max_tokens)
+        room = self._room(prompt)
+        limit = room if most is None else min(room, most)
         reply = Reply(
             self._conversation,
             self._model,
-            params,
+            params.within(self._num_ctx),
             prompt.tokens,
-            stop,
+            stops,
             started=started,
             num_ctx=self._num_ctx,
             plain_seconds=self._plain_seconds,
@@ -94,7 +95,7 @@ class Session:
                     yield chunk
         finally:
             reply.close()
-            if not prompt.is_raw and not reply.was_cut:
+            if not prompt.is_raw and reply.is_whole:
                 tokens = (*prompt.tokens, *reply.tokens)
                 self._dialogue = Dialogue(prompt.text + reply.text, tokens)
 

@@ -48,15 +48,24 @@ class Model:
         params.use_extra_bufts = use_extra_bufts
         params.vocab_only = vocab_only
 
+        raised: list[BaseException] = []
+
         def progress(fraction: float, _user_data: int) -> bool:
-            if on_progress is not None:
-                on_progress(fraction)
-            return True
+            # Nothing can be raised through llama.cpp: it is told to stop, and then we raise.
+            try:
+                if on_progress is not None:
+                    on_progress(fraction)
+            except BaseException as error:
+                raised.append(error)
+            return not raised
 
         callback = llama_cpp.llama_progress_callback(progress)  # lives until the load is over
         params.progress_callback = callback
         sink.complaint = ""
         self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if raised:
+            self.close()
+            raise raised[0]
         if not self._model:
             cause = sink.complaint or "no reason given"
             raise ModelFileError(f"{path}: llama.cpp cannot load this file ({cause})")
@@ -98,7 +107,12 @@ class Model:
         return text.decode("utf-8", "replace") if text else None
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of `text`; special tokens are added and recognised as asked."""
+        """Token ids of `text`.
+
+        Args:
+            add_special: begin with the beginning-of-text token, if the model wants one.
+            parse_special: texts of control tokens stand for these tokens.
+        """
         data = text.encode("utf-8", "surrogatepass")
         count = len(data) + 8
         while True:
@@ -107,8 +121,11 @@ class Model:
                 self._vocab, data, len(data), tokens, count, add_special, parse_special
             )
             if n >= 0:
-                return list(tokens[:n])
+                break
             count = -n
+        # A file may ask for an end of text as well, which would end every prompt.
+        ends = add_special and llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        return list(tokens[: n - 1 if ends and n and tokens[n - 1] == self.eos else n])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token; control tokens are empty unless `special`."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp
@@ -14,6 +15,24 @@ from dyspec_edge.errors import OptionError
 from dyspec_edge.llama.context import function_address
 from dyspec_edge.llama.model import Model
 
+LEAST_TEMPERATURE = 1e-4
+"""Below it logits divided by it are no longer numbers of 32 bits."""
+
+MOST_BIAS = 1e9
+
+# Beyond these ends a value makes infinities of logits, or has no meaning.
+_RANGES = (
+    ("temperature", 0.0, 1e4),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("typical", 0.0, 1.0),
+    ("repeat_penalty", 1e-2, 1e2),
+    ("frequency_penalty", -1e4, 1e4),
+    ("presence_penalty", -1e4, 1e4),
+    ("dry_multiplier", -1e4, 1e4),
+    ("dry_base", 1.0, 1e4),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -21,7 +40,9 @@ class SamplingParams:
 
     Attributes:
         temperature: 0 decodes greedily.
-        logit_bias: (token id, value added to its logit) pairs.
+        repeat_last_n, dry_penalty_last_n: tokens that penalties look back at; -1 for the whole
+            context.
+        logit_bias: (token id, value added to its logit) pairs; a mapping is taken as well.
         seed: 0 to 2**64 - 1, or None for a fresh random one per reply.
     """
 
@@ -41,37 +62,68 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.logit_bias, Mapping):
+            object.__setattr__(self, "logit_bias", tuple(self.logit_bias.items()))
+
     def check(self, num_vocab: int) -> None:
         """Raise OptionError for a value that has no meaning."""
-        for name in (
-            "temperature",
-            "frequency_penalty",
-            "presence_penalty",
-            "dry_multiplier",
-            "dry_base",
-        ):
-            if not math.isfinite(getattr(self, name)):
-                raise OptionError(f"{name} is {getattr(self, name)}; it must be a finite number")
-        if self.temperature < 0:
-            raise OptionError(f"temperature is {self.temperature}; it must be 0 or more")
-        if not (math.isfinite(self.repeat_penalty) and self.repeat_penalty > 0):
-            raise OptionError(f"repeat_penalty is {self.repeat_penalty}; it must be above 0")
-        if self.dry_base < 1:
-            raise OptionError(f"dry_base is {self.dry_base}; it must be 1 or more")
-        for name in ("top_p", "min_p", "typical"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise OptionError(f"{name} is {getattr(self, name)}; it must lie in 0 to 1")
-        if self.seed is not None and not 0 <= self.seed < 2**64:
-            raise OptionError(f"seed is {self.seed}; it must lie in 0 to 2**64 - 1")
-        for token, bias in self.logit_bias:
-            if not 0 <= token < num_vocab:
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if not _is_number(value) or not math.isfinite(value):
+                raise OptionError(f"{name} is {value!r}; it must be a finite number")
+            if not least <= value <= most:
+                raise OptionError(f"{name} is {value}; it must lie in {least:g} to {most:g}")
+        if 0 < self.temperature < LEAST_TEMPERATURE:
+            raise OptionError(
+                f"temperature is {self.temperature}; "
+                f"it must be 0, which is greedy, or at least {LEAST_TEMPERATURE:g}"
+            )
+        for name in ("top_k", "repeat_last_n", "dry_allowed_length", "dry_penalty_last_n"):
+            value = getattr(self, name)
+            if not _is_whole(value) or not -1 <= value < 2**31:
+                raise OptionError(f"{name} is {value!r}; it must be a whole number from -1 on")
+        if self.seed is not None and not (_is_whole(self.seed) and 0 <= self.seed < 2**64):
+            raise OptionError(f"seed is {self.seed!r}; it must lie in 0 to 2**64 - 1")
+        self._check_bias(num_vocab)
+
+    def within(self, num_ctx: int) -> SamplingParams:
+        """The same with penalties that look back at a context of so many tokens at most."""
+
+        def clamped(last_n: int) -> int:
+            return num_ctx if last_n < 0 else min(last_n, num_ctx)
+
+        return replace(
+            self,
+            repeat_last_n=clamped(self.repeat_last_n),
+            dry_penalty_last_n=clamped(self.dry_penalty_last_n),
+        )
+
+    def _check_bias(self, num_vocab: int) -> None:
+        try:
+            pairs = [(token, bias) for token, bias in self.logit_bias]
+        except (TypeError, ValueError):
+            raise OptionError(
+                f"logit_bias is {self.logit_bias!r}; it must be pairs of a token id and a number"
+            ) from None
+        for token, bias in pairs:
+            if not _is_whole(token) or not 0 <= token < num_vocab:
                 raise OptionError(
-                    f"logit_bias names token {token}; the vocabulary ends at {num_vocab - 1}"
+                    f"logit_bias names token {token!r}; the vocabulary ends at {num_vocab - 1}"
                 )
-            if not bias < math.inf:
+            if not _is_number(bias) or not (bias == -math.inf or abs(bias) <= MOST_BIAS):
                 raise OptionError(
-                    f"logit_bias of token {token} is {bias}; it must be a number, or -inf to ban it"
+                    f"logit_bias of token {token} is {bias!r}; it must be a number of at most "
+                    f"{MOST_BIAS:g}, or -inf to ban it"
                 )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class SamplerChain:
@@ -86,7 +138,7 @@ class SamplerChain:
     _BREAKERS = (b"\n", b":", b'"', b"*")  # llama.cpp's own default for DRY
 
     def __init__(self, model: Model, params: SamplingParams) -> None:
-        o = params
+        o = params.within(model.num_ctx_train)
         n_vocab = model.num_vocab
         self._num_vocab = n_vocab
         self._greedy = o.temperature == 0.0
@@ -112,14 +164,13 @@ class SamplerChain:
             )
         if o.dry_multiplier > 0.0:
             breakers = (ctypes.c_char_p * len(self._BREAKERS))(*self._BREAKERS)
-            last_n = model.num_ctx_train if o.dry_penalty_last_n < 0 else o.dry_penalty_last_n
             self._add(
                 llama_cpp.llama_sampler_init_dry(
                     model.vocab,
                     o.dry_multiplier,
                     o.dry_base,
                     o.dry_allowed_length,
-                    last_n,
+                    o.dry_penalty_last_n,
                     breakers,
                     len(self._BREAKERS),
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ MAX_THREADS = 512
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What to load and how; in brackets the command line's option of the same meaning.
+
+    Paths may be given as text.
 
     Attributes:
         model, draft: GGUF files, of split ones the first shard (-m, -md).
@@ -62,6 +65,13 @@ class EngineConfig:
     chat_template: str | None = None
     verbose: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("model", "draft"):
+            object.__setattr__(self, name, _path(name, getattr(self, name)))
+        lora: Any = self.lora
+        paths = (lora,) if isinstance(lora, (str, Path)) else lora
+        object.__setattr__(self, "lora", tuple(_path("lora", path) for path in paths))
+
     def check(self) -> None:
         """Raise OptionError for a value that has no meaning."""
         for name, allowed in (
@@ -93,3 +103,12 @@ class EngineConfig:
             raise OptionError(f"{self.num_threads} threads: -t must be 1 to {MAX_THREADS}")
         if self.draft_temperature is not None and not self.draft_temperature > 0:
             raise OptionError(f"--draft-temp is {self.draft_temperature}; it must be above 0")
+
+
+def _path(name: str, value: object) -> Path | None:
+    if value is None and name == "draft":
+        return None
+    try:
+        return Path(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise OptionError(f"{name} is {value!r}; it must be the path of a GGUF file") from None

@@ -37,6 +37,11 @@ class StopStrings:
         self._held = pending[len(pending) - size :]
         return pending[: len(pending) - size], False
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether text is held back that may turn out to be the beginning of a stop string."""
+        return bool(self._held)
+
     def flush(self) -> str:
         """The text held back, when the reply has ended without a stop string."""
         held, self._held = self._held, ""

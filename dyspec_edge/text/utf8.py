@@ -39,6 +39,11 @@ class Utf8Stream:
         """The characters that `data` completes."""
         return self._decoder.decode(data)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether bytes are held back that begin a character."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """The end of the text: U+FFFD for an incomplete character, else "".  Starts afresh."""
         rest = self._decoder.decode(b"", final=True)

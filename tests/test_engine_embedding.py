@@ -1,0 +1,327 @@
+"""What apps do to an engine that they embed: odd arguments, half-read streams, forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import psutil
+import pytest
+
+from dyspec_edge import EngineBusy
+from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
+from dyspec_edge.errors import DyspecError, OptionError
+from tests import tiny
+from tests.conftest import TinyPair
+from tests.engines import PROMPT, opened, text_of, tiny_config
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_pair: TinyPair) -> Iterator[Engine]:
+    with opened(*tiny_pair) as engine:
+        yield engine
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("value", [2.5, 0, -2, True, "10", b"1", float("nan"), [3]])
+def test_max_tokens_that_are_none(engine: Engine, value: Any) -> None:
+    with pytest.raises(OptionError, match="max_tokens is"):
+        engine.generate(PROMPT, max_tokens=value)
+
+
+def test_max_tokens_none_is_no_limit(engine: Engine) -> None:
+    chunks = engine.stream(PROMPT, max_tokens=None, sampling=GREEDY)
+    assert next(chunks).tokens
+    chunks.close()
+
+
+def test_one_stop_string_needs_no_list(engine: Engine) -> None:
+    whole = engine.generate(PROMPT, max_tokens=60, sampling=SamplingParams(seed=3)).text
+    stop = whole[20:26]
+    cut = engine.generate(PROMPT, max_tokens=60, sampling=SamplingParams(seed=3), stop=stop)
+    assert cut.text == whole[: whole.index(stop)]
+    with pytest.raises(OptionError, match="a stop string is empty"):
+        engine.generate(PROMPT, stop="")
+    plain = engine.generate(PROMPT, max_tokens=60, sampling=SamplingParams(seed=3), stop=None)
+    assert plain.text == whole
+
+
+@pytest.mark.parametrize("value", [b"END", 3, [b"END"], ["a", None], {"a": 1}])
+def test_stop_strings_that_are_none(engine: Engine, value: Any) -> None:
+    with pytest.raises(OptionError, match="stop is"):
+        engine.generate(PROMPT, stop=value)
+
+
+def test_logit_bias_may_be_a_mapping(engine: Engine) -> None:
+    first = engine.generate(PROMPT, max_tokens=1, sampling=GREEDY).tokens[0]
+    banned: Any = {first: -100.0}
+    params = SamplingParams(temperature=0.0, logit_bias=banned)
+    assert engine.generate(PROMPT, max_tokens=1, sampling=params).tokens[0] != first
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"logit_bias": {"a": 1.0}}, "logit_bias names token 'a'"),
+        ({"logit_bias": ((1, "x"),)}, "logit_bias of token 1 is 'x'"),
+        ({"logit_bias": (1, 2)}, "must be pairs of a token id and a number"),
+        ({"logit_bias": ((1, 1e30),)}, "logit_bias of token 1 is 1e+30"),
+        ({"temperature": 1e-45}, "temperature is 1e-45; it must be 0"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"temperature": None}, "temperature is None"),
+        ({"repeat_penalty": 1e-300}, "repeat_penalty is 1e-300"),
+        ({"top_k": 2.5}, "top_k is 2.5"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"repeat_last_n": -2}, "repeat_last_n is -2"),
+    ],
+)
+def test_sampling_options_without_meaning(
+    engine: Engine, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        engine.generate(PROMPT, sampling=SamplingParams(**changes))
+    assert words in str(caught.value)
+
+
+def test_a_bias_that_bans_everything_is_the_options_fault(engine: Engine) -> None:
+    bans = {token: float("-inf") for token in range(len(tiny.VOCABULARY))}
+    for temperature in (0.0, 0.8):
+        params = SamplingParams(temperature=temperature, logit_bias=bans)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="logit_bias bans every token"):
+            engine.generate(PROMPT, sampling=params, max_tokens=2)
+    assert text_of(engine) == text_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ({"role": "user", "content": "a"}, "messages is one message; put it into a list"),
+        (b"text", "messages is b'text'"),
+        (3, "messages is 3"),
+        (["a"], "message 1 is 'a'"),
+        ([{"role": "user", "content": b"a"}], "message 1 has no text as its 'content'"),
+        ([{"role": "user", "content": None}], "message 1 has no text as its 'content'"),
+        ([{"role": "user"}], "message 1 has no text as its 'content'"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "message 1 has a part of the type 'image_url'",
+        ),
+        ([{"role": "user", "content": ["a"]}], "message 1 has a part 'a'"),
+    ],
+)
+def test_messages_of_another_form(engine: Engine, messages: Any, words: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        engine.prepare(messages)
+    assert words in str(caught.value)
+
+
+def test_content_in_parts_and_beside_tool_calls(engine: Engine) -> None:
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "tree"}]
+    whole = engine.prepare([{"role": "user", "content": "the tree"}])
+    assert engine.prepare([{"role": "user", "content": parts}]) == whole
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    user = {"role": "user", "content": "a"}
+    assert engine.prepare([user, call, user]).tokens
+
+
+# Penalties that look back
+
+
+def test_minus_one_looks_back_at_the_whole_context(tiny_target: Path) -> None:
+    with opened(tiny_target, num_ctx=256) as engine:
+
+        def said(last_n: int) -> str:
+            params = SamplingParams(
+                temperature=0.0, frequency_penalty=2.0, repeat_last_n=last_n, seed=1
+            )
+            return engine.generate(PROMPT, sampling=params, max_tokens=100).text
+
+        assert said(-1) == said(256) == said(2**31 - 1)
+        assert said(-1) != said(4)
+        assert said(-1) != said(0)
+
+
+# Prompts
+
+
+def test_a_file_that_adds_an_end_does_not_end_prompts(tmp_path: Path) -> None:
+    path = tiny.write_model(tmp_path / "t.gguf", chat_template=tiny.CHATML, add_eos=True)
+    assert gguf.GGUFReader(path).get_field("tokenizer.ggml.add_eos_token") is not None
+    with opened(path) as engine:
+        for prompt in (engine.prepare(PROMPT), engine.prepare(PROMPT, raw=True)):
+            assert prompt.tokens[-1] != tiny.VOCABULARY.eos
+
+
+# Half-read streams
+
+
+def test_a_second_call_in_the_same_thread_names_the_open_stream(engine: Engine) -> None:
+    stream = engine.stream(PROMPT, max_tokens=20)
+    next(stream)
+    assert engine.prepare(PROMPT).tokens
+    assert engine.render_tree()
+    with pytest.raises(EngineBusy, match="half-read in this thread"):
+        engine.generate(PROMPT)
+    assert sum(len(chunk.tokens) for chunk in stream) > 0
+    assert text_of(engine)
+
+
+def test_a_second_call_in_another_thread_waits(engine: Engine) -> None:
+    stream = engine.stream(PROMPT, max_tokens=5)
+    next(stream)
+    said: list[str] = []
+    other = threading.Thread(target=lambda: said.append(text_of(engine)))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    stream.close()
+    other.join(30)
+    assert said == [text_of(engine)]
+
+
+def test_close_out_of_a_callback(tiny_pair: TinyPair) -> None:
+    engine = Engine.load(tiny_config(*tiny_pair))
+    reply = engine.generate(PROMPT, on_prefill=lambda _done, _total: engine.close())
+    assert reply.finish_reason == "cancelled"
+    with pytest.raises(DyspecError, match="the engine is closed"):
+        engine.prepare(PROMPT)
+
+
+def test_what_was_held_back_is_not_in_the_next_prompt(tiny_pair: TinyPair) -> None:
+    params = SamplingParams(seed=4)
+    with opened(*tiny_pair) as engine:
+        whole = engine.generate(PROMPT, max_tokens=40, sampling=params).text
+        stop = whole[10:18] + "\N{SNOWMAN}"
+        stream = engine.stream(PROMPT, max_tokens=40, sampling=params, stop=stop)
+        shown, held = "", False
+        for chunk in stream:
+            shown += chunk.text
+            held = len(shown) < 18 and whole.startswith(shown)
+            if held and len(shown) >= 8:
+                break
+        stream.close()
+        assert held
+        turns = [
+            {"role": "user", "content": PROMPT},
+            {"role": "assistant", "content": shown},
+            {"role": "user", "content": "go on"},
+        ]
+        continued = engine.prepare(turns).tokens
+        with opened(*tiny_pair) as fresh:
+            assert continued == fresh.prepare(turns).tokens
+
+
+# Threads, forks, and engines that nobody closes
+
+
+def test_counting_while_another_thread_closes(tiny_target: Path) -> None:
+    for _ in range(5):
+        engine = Engine.load(tiny_config(tiny_target))
+        errors: list[BaseException] = []
+
+        def count(engine: Engine = engine, errors: list[BaseException] = errors) -> None:
+            try:
+                while True:
+                    engine.prepare(PROMPT * 50)
+                    engine.render_tree()
+            except DyspecError as closed:
+                errors.append(closed)
+
+        threads = [threading.Thread(target=count) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        engine.close()
+        for thread in threads:
+            thread.join(30)
+        assert [str(error) for error in errors] == ["the engine is closed; load it again"] * 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_is_told_to_load_anew(engine: Engine) -> None:
+    text_of(engine)
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            engine.generate(PROMPT, max_tokens=2)
+            os.write(send, b"no error")
+        except DyspecError as error:
+            os.write(send, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as answer:
+        assert "load it after the fork" in answer.read()
+    os.waitpid(child, 0)
+    assert text_of(engine)
+
+
+def test_engines_that_nobody_closes_do_not_grow(tiny_pair: TinyPair) -> None:
+    process = psutil.Process()
+    gc.collect()
+    sizes = []
+    for _ in range(20):
+        engine = Engine.load(tiny_config(*tiny_pair, num_ctx=2048))
+        engine.generate(PROMPT, max_tokens=3)
+        del engine
+        sizes.append(process.memory_info().rss)
+    assert sizes[-1] - sizes[4] < 8 << 20
+
+
+def test_an_engine_that_is_open_at_the_end_ends_in_silence(tiny_pair: TinyPair) -> None:
+    code = (
+        "import sys\nfrom dyspec_edge import Engine, EngineConfig\n"
+        "engine = Engine.load(EngineConfig(sys.argv[1], sys.argv[2], num_threads=1))\n"
+        "stream = engine.stream('the tree', max_tokens=9)\nnext(stream)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", code, *map(str, tiny_pair)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+# Loading
+
+
+class Impatient(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), Impatient()])
+def test_what_on_progress_raises_comes_through(
+    tiny_pair: TinyPair, error: BaseException, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_what: str, _fraction: float) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Engine.load(tiny_config(*tiny_pair), on_progress=refuse)
+    assert caught.value is error
+    assert capfd.readouterr().err == ""
+
+
+def test_paths_may_be_text(tiny_pair: TinyPair) -> None:
+    target, draft = map(str, tiny_pair)
+    seen: list[str] = []
+    config = tiny_config(target, draft)  # type: ignore[arg-type]
+    with Engine.load(config, on_progress=lambda what, _fraction: seen.append(what)) as engine:
+        assert text_of(engine)
+    assert any("target.gguf" in what for what in seen)
+    with pytest.raises(OptionError, match="model is 3; it must be the path of a GGUF file"):
+        EngineConfig(3)  # type: ignore[arg-type]
