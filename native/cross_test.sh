@@ -84,6 +84,7 @@ run_windows() {
     # Not below build/: a prefix has a link to /, which whatever walks the checkout would follow.
     prefix="$(mktemp -d)"
     WINEDEBUG=-all WINEPREFIX="$prefix" run "$1" .exe "$wine"
+    sleep 5 # wine's server goes on for three seconds, and writes
     rm -rf "$prefix"
 }
 
