@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dyspec_edge import llama
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.engine import Completion, Engine, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError, OptionError
@@ -15,7 +17,7 @@ from dyspec_edge.native import lib
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import model_drafter
-from tests.engines import PROMPT, num_cached, opened, text_of
+from tests.engines import PROMPT, num_cached, opened, text_of, tiny_config
 
 SETTINGS = [
     SamplingParams(temperature=temperature, seed=seed)
@@ -272,7 +274,6 @@ def test_sampling_values_without_meaning(
         ([], {}, "no messages"),
         ([{"role": "user"}], {}, "message 1 has no text as its 'content'"),
         ([{"role": "user", "content": "a"}], {"raw": True}, "raw prompt is one text"),
-        (PROMPT, {"max_tokens": 0}, "max_tokens is 0"),
         (PROMPT, {"max_tokens": -2}, "max_tokens is -2"),
         (PROMPT, {"stop": [""]}, "stop string is empty"),
     ],
@@ -430,6 +431,87 @@ def test_another_template_makes_another_prompt(tiny_target: Any) -> None:
         assert engine.prepare("ab") == prompt
     with opened(tiny_target, chat_template=template + "<think>\n") as engine:
         assert engine.prepare("ab").opens_thought
+
+
+def test_variables_reach_the_chat_template(tiny_target: Any) -> None:
+    template = "{{ messages[0].content }}{{ enable_thinking }}"
+    with opened(tiny_target, chat_template=template) as engine:
+        assert engine.prepare("ab").text == "ab"
+        assert engine.prepare("ab", template_kwargs={"enable_thinking": 1}).text == "ab1"
+        with pytest.raises(OptionError, match="messages: a chat template gets that from"):
+            engine.prepare("ab", template_kwargs={"messages": []})
+        with pytest.raises(OptionError, match=r"template_kwargs is .* it must be a mapping"):
+            engine.prepare("ab", template_kwargs=["enable_thinking"])  # type: ignore[arg-type]
+    variables = {"enable_thinking": 0, "effort": "high"}
+    with opened(tiny_target, chat_template=template, template_kwargs=variables) as engine:
+        assert engine.prepare("ab").text == "ab0"
+        assert engine.prepare("ab", template_kwargs={"enable_thinking": 1}).text == "ab1"
+        assert "the chat template does not look at effort" in engine.notices
+
+
+@pytest.mark.parametrize("verify", ["match", "residual"])
+def test_ignored_end_tokens_are_never_drawn(tiny_pair: TinyPair, verify: str) -> None:
+    with opened(*tiny_pair, verify=verify) as engine:
+        for seed in range(40):
+            sampling = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+            if engine.generate(PROMPT, sampling=sampling, max_tokens=60).finish_reason == "stop":
+                break
+        else:
+            pytest.fail("no reply of 40 ends by itself: the test shows nothing")
+        endless = replace(sampling, ignore_eos=True)
+        reply = engine.generate(PROMPT, sampling=endless, max_tokens=60)
+        assert (reply.finish_reason, len(reply.tokens)) == ("length", 60)
+        assert not set(reply.tokens) & engine.conversation.end_tokens
+        plain = text_of_plain(tiny_pair[0], endless)
+        assert verify == "residual" or reply.text == plain
+
+
+def text_of_plain(target: Any, sampling: SamplingParams) -> str:
+    with opened(target) as engine:
+        return engine.generate(PROMPT, sampling=sampling, max_tokens=60).text
+
+
+def test_no_tokens_means_that_the_prompt_is_read(tiny_pair: TinyPair) -> None:
+    with opened(*tiny_pair) as engine:
+        reply = engine.generate(PROMPT, max_tokens=0)
+        assert (reply.text, reply.tokens, reply.finish_reason) == ("", (), "length")
+        assert reply.stats.prompt_tokens == len(engine.prepare(PROMPT).tokens)
+        assert reply.stats.generated_tokens == 0
+        after = engine.generate(PROMPT, sampling=SamplingParams(seed=1), max_tokens=40)
+        assert after.stats.cached_tokens >= reply.stats.prompt_tokens - 1
+    with opened(*tiny_pair) as engine:
+        assert text_of(engine) == after.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "target", "draft"),
+    [
+        ({}, ("f32", "f32"), ("f32", "f32")),
+        ({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, ("q8_0", "q8_0"), ("f16", "f16")),
+        ({"cache_type_k_draft": "f16"}, ("f32", "f32"), ("f16", "f32")),
+        ({"cache_type_k": "f16", "cache_type_v_draft": "bf16"}, ("f16", "f32"), ("f16", "bf16")),
+    ],
+)
+def test_the_draft_has_cache_types_of_its_own(
+    tiny_pair: TinyPair,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    target: tuple[str, str],
+    draft: tuple[str, str],
+) -> None:
+    opened_with: list[tuple[str, str]] = []
+
+    def context(*models: Any, type_k: str, type_v: str, **others: Any) -> llama.Context:
+        opened_with.append((type_k, type_v))
+        if len(opened_with) == 2:
+            raise DyspecError("enough")
+        return real(*models, type_k="f32", type_v="f32", **others)
+
+    real = llama.Context
+    monkeypatch.setattr(llama, "Context", context)
+    with pytest.raises(DyspecError, match="enough"):
+        Engine.load(tiny_config(*tiny_pair, flash_attn="on", **changes))
+    assert opened_with == [target, draft]
 
 
 def test_the_last_tree_is_drawn_with_the_accepted_path(tiny_pair: TinyPair) -> None:

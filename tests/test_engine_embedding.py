@@ -34,7 +34,7 @@ def engine(tiny_pair: TinyPair) -> Iterator[Engine]:
 # Arguments
 
 
-@pytest.mark.parametrize("value", [2.5, 0, -2, True, "10", b"1", float("nan"), [3]])
+@pytest.mark.parametrize("value", [2.5, 0.0, -2, True, "10", b"1", float("nan"), [3]])
 def test_max_tokens_that_are_none(engine: Engine, value: Any) -> None:
     with pytest.raises(OptionError, match="max_tokens is"):
         engine.generate(PROMPT, max_tokens=value)

@@ -38,6 +38,7 @@ class ChatSettings:
 
     sampling: SamplingParams
     max_tokens: int = -1
+    stop: tuple[str, ...] = ()
     system: str | None = None
     models: Mapping[str, str] | None = None
 
@@ -147,6 +148,7 @@ class Chat:
             prompt,
             sampling=replace(self._settings.sampling, seed=seed),
             max_tokens=self._settings.max_tokens,
+            stop=self._settings.stop,
         )
 
     def _finish(self, answer: Answer) -> bool:

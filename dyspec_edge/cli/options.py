@@ -6,14 +6,25 @@ engine's own types.  Which files the model options mean is the job of `model_cho
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dyspec_edge.cli.syntax import Bias, GroupedOption, Layers, Limit, Number, Size, Text
+from dyspec_edge.cli.syntax import (
+    Bias,
+    GroupedOption,
+    JsonObject,
+    Layers,
+    Number,
+    Size,
+    Text,
+    unescape,
+)
 from dyspec_edge.errors import OptionError
+from dyspec_edge.text.built_in import BUILT_IN
 from dyspec_edge.text.utf8 import decode
 
 if TYPE_CHECKING:
@@ -25,6 +36,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 MAX_SEED = 2**64 - 1
 
+# Name: (mapped, locked).
+LOAD_MODES = {
+    "auto": (True, False),
+    "none": (False, False),
+    "mmap": (True, False),
+    "mlock": (False, True),
+    "mmap+mlock": (True, True),
+}
+
 
 TEXT = Text()
 _FILE = click.Path(path_type=Path)
@@ -34,20 +54,47 @@ def _option(heading: str, *names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, cls=GroupedOption, heading=heading, **settings)
 
 
+def _sets(variable: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """What an option says goes into the environment, where huggingface_hub looks for it."""
+
+    def callback(_context: click.Context, _option: click.Parameter, value: Any) -> None:
+        if value:
+            os.environ[variable] = str(int(value))
+
+    return callback
+
+
+_HUB = "Model hub"
+_HUB_OPTIONS = (
+    _option(_HUB, "--offline", is_flag=True, expose_value=False, callback=_sets("HF_HUB_OFFLINE"),
+            help="Use files that are here; never ask the network."),
+    _option(_HUB, "--hub-timeout", type=Size(1, 3599), expose_value=False, metavar="SECONDS",
+            callback=_sets("HF_HUB_ETAG_TIMEOUT"),
+            help="Wait this long for the hub's answer. [default: 5]"),
+)  # fmt: skip
+
 _MODEL = "Models (the default is the pair qwen2.5-coder)"
 _MODEL_OPTIONS = (
     _option(_MODEL, "-m", "--model", type=_FILE, metavar="FILE", help="The target, a GGUF file."),
-    _option(_MODEL, "-md", "--model-draft", type=_FILE, metavar="FILE",
+    _option(_MODEL, "-md", "--model-draft", "--spec-draft-model", type=_FILE, metavar="FILE",
             help="The draft: a small model of the same family."),
     _option(_MODEL, "--pair", metavar="NAME",
             help="Target and draft from the catalog (dyspec-edge models)."),
     _option(_MODEL, "-hf", "--hf-repo", metavar="USER/REPO[:QUANT]",
             help="The target from a Hugging Face repository."),
-    _option(_MODEL, "-hfd", "--hf-repo-draft", metavar="USER/REPO[:QUANT]", help="The draft."),
+    _option(_MODEL, "-hfd", "--hf-repo-draft", "--spec-draft-hf",
+            metavar="USER/REPO[:QUANT]", help="The draft."),
     _option(_MODEL, "--lora", multiple=True, type=_FILE, metavar="FILE",
             help="A LoRA adapter for the target; may be repeated."),
-    _option(_MODEL, "--chat-template", type=TEXT, metavar="TEXT|FILE",
-            help="A Jinja chat template instead of the model's own."),
+    _option(_MODEL, "--chat-template", "--chat-template-file", type=TEXT, metavar="TEXT|FILE|NAME",
+            help="A Jinja chat template instead of the model's own, or the name of one: "
+                 f"{', '.join(sorted(BUILT_IN))}."),
+    _option(_MODEL, "--chat-template-kwargs", type=JsonObject(), default={}, metavar="JSON",
+            help="Variables for the chat template, e.g. '{\"enable_thinking\": false}'."),
+    _option(_MODEL, "-rea", "--reasoning", type=click.Choice(("on", "off", "auto")),
+            default="auto", show_default=True,
+            help="Whether the model thinks first: enable_thinking for the chat template; "
+                 "auto: as the template has it."),
 )  # fmt: skip
 
 _CONTEXT = "Context and device"
@@ -61,8 +108,8 @@ _CONTEXT_OPTIONS = (
     _option(_CONTEXT, "-ngl", "--gpu-layers", "--n-gpu-layers", type=Layers(), default="auto",
             show_default=True, metavar="N|auto|all",
             help="Layers of the target on the GPU."),
-    _option(_CONTEXT, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", type=Layers(),
-            default="auto", show_default=True, metavar="N|auto|all",
+    _option(_CONTEXT, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl",
+            type=Layers(), default="auto", show_default=True, metavar="N|auto|all",
             help="Layers of the draft on the GPU."),
     _option(_CONTEXT, "--require-gpu", is_flag=True,
             help="Refuse to run where there is no GPU."),
@@ -73,8 +120,17 @@ _CONTEXT_OPTIONS = (
             show_default=True, metavar="TYPE", help="Type of the cached keys."),
     _option(_CONTEXT, "-ctv", "--cache-type-v", type=click.Choice(CACHE_TYPES), default="f16",
             show_default=True, metavar="TYPE", help="Type of the cached values."),
-    _option(_CONTEXT, "--no-mmap", is_flag=True, help="Read the files instead of mapping them."),
-    _option(_CONTEXT, "--mlock", is_flag=True, help="Keep the models in RAM."),
+    _option(_CONTEXT, "-ctkd", "--cache-type-k-draft", "--spec-draft-type-k",
+            type=click.Choice(CACHE_TYPES), metavar="TYPE",
+            help="Type of the draft's keys. [default: as -ctk; f16 where that is quantised]"),
+    _option(_CONTEXT, "-ctvd", "--cache-type-v-draft", "--spec-draft-type-v",
+            type=click.Choice(CACHE_TYPES), metavar="TYPE",
+            help="Type of the draft's values. [default: as -ctv; f16 where that is quantised]"),
+    _option(_CONTEXT, "-lm", "--load-mode", type=click.Choice(tuple(LOAD_MODES)),
+            help="How weights come into memory: mapped, read, locked. [default: auto, mapped]"),
+    _option(_CONTEXT, "--no-mmap", is_flag=True,
+            help="Read the files instead of mapping them: -lm none."),
+    _option(_CONTEXT, "--mlock", is_flag=True, help="Keep the models in RAM: -lm mmap+mlock."),
 )  # fmt: skip
 
 _SPECULATION = "Speculation"
@@ -91,6 +147,10 @@ _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--policy", metavar="NAME[:N]",
             help="none, priced, chain:K[:P], specinfer:K1xK2x..., sequoia:N[:D], sequoia:auto, "
                  "dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
+    _option(_SPECULATION, "--spec-draft-n-max", type=Size(1), metavar="N",
+            help="llama.cpp's word for --policy chain:N."),
+    _option(_SPECULATION, "--spec-draft-p-min", "--draft-p-min", type=Number(0.0, 1.0),
+            metavar="P", help="llama.cpp's word for the P of --policy chain:N:P."),
     _option(_SPECULATION, "--verify", type=click.Choice(("auto", "match", "residual")),
             default="auto", show_default=True, help="How drafted tokens are verified."),
     _DRAFT_TEMPERATURE,
@@ -132,22 +192,28 @@ _CHAIN_OPTIONS = (
 )  # fmt: skip
 _SEED = _option(_SAMPLING, "-s", "--seed", type=Size(-1, MAX_SEED), default=-1,
                 show_default=True, help="Seed of the first reply; -1: a random one.")  # fmt: skip
-_SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _SEED)
+_IGNORE_EOS = _option(_SAMPLING, "--ignore-eos", is_flag=True,
+                      help="Never draw an end token; the text ends with -n or --stop.")  # fmt: skip
+_SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _IGNORE_EOS, _SEED)
 
 _TEXT_HEADING = "Text"
 _TEXT_OPTIONS = (
     _option(_TEXT_HEADING, "-sys", "--system-prompt", type=TEXT, metavar="TEXT",
             help="System prompt."),
-    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=Limit(-1), default=-1,
-            show_default=True, help="Tokens to generate at most; -1: no limit."),
+    _option(_TEXT_HEADING, "-n", "--predict", "--n-predict", type=Size(-1), default=-1,
+            show_default=True,
+            help="Tokens to generate at most; -1: no limit; 0 (complete): read the prompt only."),
+    _option(_TEXT_HEADING, "-r", "--reverse-prompt", "--stop", "stop", multiple=True, type=TEXT,
+            metavar="TEXT", help="End the text before this string; may be repeated."),
+    _option(_TEXT_HEADING, "-e", "--escape/--no-escape", default=False,
+            help="Read \\n, \\t, \\\\, \\xHH ... in PROMPT, -sys and -r as what they mean; files "
+                 "and stdin stay as they are. [default: no, unlike llama.cpp]"),
 )  # fmt: skip
 
 _COMPLETION = "Prompt and output"
 _COMPLETION_OPTIONS = (
     _option(_COMPLETION, "-f", "--file", type=_FILE, metavar="FILE",
             help="Read the prompt from a file; -: stdin."),
-    _option(_COMPLETION, "--stop", multiple=True, type=TEXT, metavar="TEXT",
-            help="End the text before this string; may be repeated."),
     _option(_COMPLETION, "--raw", is_flag=True, help="No chat template: continue the prompt."),
     _option(_COMPLETION, "--json", is_flag=True, help="One JSON document, with all figures."),
 )  # fmt: skip
@@ -191,7 +257,14 @@ _BENCH_SEED = _option(_SAMPLING, "-s", "--seed", type=Size(0, MAX_SEED), default
 
 def model_options(function: F) -> F:
     """Declares the options that say what is loaded, and how."""
-    return _declare(function, *_MODEL_OPTIONS, *_CONTEXT_OPTIONS, *_SPECULATION_OPTIONS)
+    return _declare(
+        function, *_MODEL_OPTIONS, *_HUB_OPTIONS, *_CONTEXT_OPTIONS, *_SPECULATION_OPTIONS
+    )
+
+
+def hub_options(function: F) -> F:
+    """Declares the options that say how the hub is asked."""
+    return _declare(function, *_HUB_OPTIONS)
 
 
 def generation_options(function: F) -> F:
@@ -203,6 +276,7 @@ def generation_options(function: F) -> F:
         *_CONTEXT_OPTIONS,
         *_SPECULATION_OPTIONS,
         *_SAMPLING_OPTIONS,
+        *_HUB_OPTIONS,
     )
 
 
@@ -211,6 +285,7 @@ def bench_options(function: F) -> F:
     return _declare(
         function,
         *_MODEL_OPTIONS,
+        *_HUB_OPTIONS,
         *_BENCH_OPTIONS,
         *_WORK_OPTIONS,
         *_CONTEXT_OPTIONS,
@@ -227,6 +302,7 @@ def fit_options(function: F) -> F:
     return _declare(
         function,
         *_MODEL_OPTIONS,
+        *_HUB_OPTIONS,
         *_WORK_OPTIONS,
         *_CONTEXT_OPTIONS,
         _DRAFT_TEMPERATURE,
@@ -266,6 +342,7 @@ def sampling_params(typed: Mapping[str, Any]) -> SamplingParams:
         dry_allowed_length=typed["dry_allowed_length"],
         dry_penalty_last_n=typed["dry_penalty_last_n"],
         logit_bias=tuple(typed["logit_bias"]),
+        ignore_eos=typed.get("ignore_eos", False),
         seed=None if typed["seed"] == -1 else typed["seed"],
     )
 
@@ -274,6 +351,7 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
     """The model options as the engine takes them, with the files that they turned out to mean."""
     from dyspec_edge.engine import EngineConfig
 
+    use_mmap, use_mlock = _load_mode(typed)
     return EngineConfig(
         model=target,
         draft=draft,
@@ -286,32 +364,79 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
         flash_attn=typed["flash_attn"],
         cache_type_k=typed["cache_type_k"],
         cache_type_v=typed["cache_type_v"],
+        cache_type_k_draft=typed["cache_type_k_draft"],
+        cache_type_v_draft=typed["cache_type_v_draft"],
         lora=tuple(typed["lora"]),
-        use_mmap=not typed["no_mmap"],
-        use_mlock=typed["mlock"],
-        policy=typed["policy"],
+        use_mmap=use_mmap,
+        use_mlock=use_mlock,
+        policy=_policy(typed),
         verify=typed["verify"],
         draft_temperature=typed["draft_temp"],
         device_sampling=typed["device_sampling"],
         chat_template=chat_template(typed["chat_template"]),
+        template_kwargs=_template_kwargs(typed),
         verbose=typed["verbose"],
     )
 
 
+def unescaped(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed, with escapes in its texts replaced if -e asks for it.
+
+    Raises:
+        OptionError: an escape makes something that is not UTF-8.
+    """
+    if not typed["escape"]:
+        return dict(typed)
+    texts = {name: unescape(typed[name]) for name in ("prompt", "system_prompt") if typed.get(name)}
+    return {**typed, **texts, "stop": tuple(unescape(text) for text in typed["stop"])}
+
+
+def _load_mode(typed: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether weights are mapped, and whether they are locked."""
+    if typed["load_mode"] is None:
+        return not typed["no_mmap"], typed["mlock"]
+    if typed["no_mmap"] or typed["mlock"]:
+        raise OptionError("--load-mode says what --no-mmap and --mlock say; leave those out")
+    return LOAD_MODES[typed["load_mode"]]
+
+
+def _policy(typed: Mapping[str, Any]) -> str | None:
+    """The policy, or the chain that llama.cpp's options mean."""
+    size, least = typed.get("spec_draft_n_max"), typed.get("spec_draft_p_min")
+    if size is None and least is None:
+        return typed["policy"]  # type: ignore[no-any-return]
+    if typed["policy"] is not None:
+        raise OptionError(
+            "--spec-draft-n-max and --spec-draft-p-min mean --policy chain:N:P; leave them out "
+            "beside --policy"
+        )
+    if size is None:
+        raise OptionError("--spec-draft-p-min needs --spec-draft-n-max N, the length of the chain")
+    return f"chain:{size}" if least is None else f"chain:{size}:{least:g}"
+
+
+def _template_kwargs(typed: Mapping[str, Any]) -> dict[str, Any]:
+    """The template's variables: those of --reasoning, and over them those named one by one."""
+    reasoning = typed["reasoning"]
+    thinking = {} if reasoning == "auto" else {"enable_thinking": reasoning == "on"}
+    return {**thinking, **typed["chat_template_kwargs"]}
+
+
 def chat_template(value: str | None) -> str | None:
-    """The text of a template that was given as text or as a file.
+    """The text or name of a template that was given as text, as a built-in name or as a file.
 
     Raises:
         OptionError: it is neither.
         DyspecError: the file is not UTF-8.
     """
-    if value is None or "{{" in value or "{%" in value:
+    if value is None or value in BUILT_IN or "{{" in value or "{%" in value:
         return value
     try:
         data = Path(value).read_bytes()
     except (OSError, ValueError):
+        names = ", ".join(sorted(BUILT_IN))
         raise OptionError(
-            f"--chat-template '{value}' is neither a file nor a Jinja template; "
-            "a template has {{ ... }} or {% ... %} in it"
+            f"--chat-template '{value}' is neither a file, nor one of {names}, "
+            "nor a Jinja template, which has {{ ... }} or {% ... %} in it"
         ) from None
     return decode(data, f"the template file '{value}'")

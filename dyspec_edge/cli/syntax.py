@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from dyspec_edge.errors import OptionError
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]
@@ -133,17 +136,6 @@ class Size(_ParamType):
         return number
 
 
-class Limit(Size):
-    """A number of tokens to generate, or -1."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The typed text as a value; fails with a line for the user."""
-        number = super().convert(value, param, ctx)
-        if number == 0:
-            self.fail("0 is neither 1 or more nor -1 (no limit)", param, ctx)
-        return number
-
-
 class Layers(_ParamType):
     """A number of layers, "auto" (None) or "all"."""
 
@@ -193,3 +185,48 @@ class Text(_ParamType):
         except UnicodeEncodeError as error:
             self.fail(f"invalid UTF-8 at character {error.start}", param, ctx)
         return str(value)
+
+
+class JsonObject(_ParamType):
+    """A JSON object, as a dictionary."""
+
+    name = "JSON"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, Any]:
+        """The typed text as a value; fails with a line for the user."""
+        if isinstance(value, dict):
+            return value
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{value!r} is not JSON: {error}", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f'{value!r} is not a JSON object like {{"name": true}}', param, ctx)
+        return found
+
+
+_ESCAPE = re.compile(rb"\\(?:([nrt'\"\\])|x([0-9a-fA-F]{2}))")
+_MEANING = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+def unescape(text: str) -> str:
+    r"""Text with \n \r \t \' \" \\ and \xHH (a byte of UTF-8) as what they mean; others stay.
+
+    Raises:
+        OptionError: the bytes are not UTF-8.
+    """
+
+    def meant(match: re.Match[bytes]) -> bytes:
+        if match[2] is not None:
+            return bytes.fromhex(match[2].decode())
+        return _MEANING.get(match[1], match[1])
+
+    try:
+        return _ESCAPE.sub(meant, text.encode()).decode()
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            f"-e makes byte 0x{error.object[error.start]:02x} of {text[:60]!r}, "
+            "which is not UTF-8 there"
+        ) from None

@@ -16,8 +16,8 @@ def max_tokens(value: Any) -> int | None:
     """Tokens of a reply at most; None, as -1 and None say, for as many as fit."""
     if value is None or (value == -1 and not isinstance(value, bool)):
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"max_tokens is {value!r}; it must be a whole number from 1 on, or -1")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise OptionError(f"max_tokens is {value!r}; it must be a whole number from 0 on, or -1")
     return value
 
 
@@ -31,6 +31,15 @@ def stop(value: Any) -> tuple[str, ...]:
     if is_list and all(isinstance(text, str) for text in value):
         return tuple(value)
     raise OptionError(f"stop is {value!r}; it must be a text or a list of texts")
+
+
+def template_kwargs(value: Any) -> dict[str, Any]:
+    """Variables for a chat template by name; None for none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise OptionError(f"template_kwargs is {_shown(value)}; it must be a mapping of names")
+    return dict(value)
 
 
 def messages(value: Any) -> list[Message]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.sampling import SamplingParams
@@ -49,7 +50,7 @@ class Engine:
         self._models_lock = threading.Lock()
         self._loaded = loaded
         self._closed = False
-        prompts = PromptBuilder(self._model, config.chat_template)
+        prompts = PromptBuilder(self._model, config.chat_template, config.template_kwargs)
         self._session = Session(
             self.conversation,
             self._model,
@@ -57,8 +58,7 @@ class Engine:
             num_ctx=self.num_ctx,
             plain_seconds=loaded.plain_seconds,
         )
-        notes = [prompts.note] if prompts.note else []
-        self.notices: tuple[str, ...] = (*loaded.notices, *notes)
+        self.notices: tuple[str, ...] = (*loaded.notices, *prompts.notes)
 
     @classmethod
     def load(
@@ -85,17 +85,24 @@ class Engine:
         weakref.finalize(engine, _free, loaded, engine._turn, engine._process)
         return engine
 
-    def prepare(self, prompt: str | Sequence[Message], *, raw: bool = False) -> Prompt:
+    def prepare(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        raw: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
         """The prompt that `stream` would read: rendered, tokenized, and its tokens known.
 
         Args:
             prompt: messages, or a text (one user message; with `raw` the bare prompt).
+            template_kwargs: variables for the chat template, over those of the configuration.
 
         Raises:
             OptionError: messages that the chat template refuses, or messages with `raw`.
         """
         with self._open_models():
-            return self._session.prepare(prompt, raw=raw)
+            return self._session.prepare(prompt, raw=raw, template_kwargs=template_kwargs)
 
     def stream(
         self,
@@ -116,7 +123,7 @@ class Engine:
             prompt: messages, a text (one user message; with `raw` the bare prompt), or what
                 `prepare` has made of them.
             sampling: how tokens are sampled.
-            max_tokens: -1 or None for as many as fit into the context.
+            max_tokens: -1 or None for as many as fit into the context; 0 reads the prompt only.
             stop: the reply ends before this string, or the first of these.
             on_prefill: called with (tokens read, tokens to read) while the prompt is read.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dyspec_edge.engine import arguments
 from dyspec_edge.errors import OptionError
@@ -42,13 +43,17 @@ class PromptBuilder:
 
     Args:
         template: Jinja text or the name of a built-in template; None for the model's own.
+        variables: for the template, with every prompt.
 
     Raises:
         OptionError: the template cannot be parsed.
     """
 
-    def __init__(self, model: Model, template: str | None) -> None:
+    def __init__(
+        self, model: Model, template: str | None, variables: Mapping[str, Any] | None = None
+    ) -> None:
         self._model = model
+        self._variables = arguments.template_kwargs(variables)
         self._template = ChatTemplate.from_model(
             model.chat_template,
             template,
@@ -58,11 +63,21 @@ class PromptBuilder:
         )
 
     @property
-    def note(self) -> str:
-        """One line about where the template comes from, "" where that is no news."""
-        return self._template.note
+    def notes(self) -> list[str]:
+        """Lines about where the template comes from and what it does not heed, where it is news."""
+        notes = [self._template.note] if self._template.note else []
+        if unread := self._template.unread(self._variables):
+            notes.append(f"the chat template does not look at {', '.join(unread)}")
+        return notes
 
-    def prepare(self, prompt: str | Sequence[Message], *, raw: bool, after: Dialogue) -> Prompt:
+    def prepare(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        raw: bool,
+        after: Dialogue,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Prompt:
         """The prompt of messages, or of one text.
 
         A prompt that goes on where the last reply ended keeps that reply's own tokens, which need
@@ -71,11 +86,13 @@ class PromptBuilder:
         Args:
             prompt: messages, or a text: one user message, or with `raw` the bare prompt.
             after: the last prompt and the reply to it.
+            variables: for the template, over those of every prompt.
 
         Raises:
             OptionError: messages with `raw`, or messages that the template refuses.
         """
-        text = self._render(prompt, raw=raw)
+        given = {**self._variables, **arguments.template_kwargs(variables)}
+        text = self._render(prompt, given, raw=raw)
         if after.text and text.startswith(after.text):
             rest = self._tokenize(text[len(after.text) :], special=False)
             tokens = (*after.tokens, *rest)
@@ -84,12 +101,14 @@ class PromptBuilder:
             tokens = tuple(self._tokenize(text, special=not starts))
         return Prompt(text, tokens, opens_thought(text), is_raw=raw)
 
-    def _render(self, prompt: str | Sequence[Message], *, raw: bool) -> str:
+    def _render(
+        self, prompt: str | Sequence[Message], variables: Mapping[str, Any], *, raw: bool
+    ) -> str:
         if raw:
             if not isinstance(prompt, str):
                 raise OptionError("a raw prompt is one text, not messages")
             return prompt
-        return self._template.render(arguments.messages(prompt))
+        return self._template.render(arguments.messages(prompt), variables=variables)
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         return self._model.tokenize(text, add_special=special, parse_special=True)

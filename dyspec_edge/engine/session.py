@@ -11,8 +11,9 @@ session of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import SamplingParams
@@ -53,9 +54,17 @@ class Session:
         self._plain_seconds = plain_seconds
         self._dialogue = Dialogue()
 
-    def prepare(self, prompt: str | Sequence[Message], *, raw: bool) -> Prompt:
+    def prepare(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        raw: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Prompt:
         """As `PromptBuilder.prepare`, after what was said last in this session."""
-        return self._prompts.prepare(prompt, raw=raw, after=self._dialogue)
+        return self._prompts.prepare(
+            prompt, raw=raw, after=self._dialogue, variables=template_kwargs
+        )
 
     def reply(
         self,
@@ -73,6 +82,7 @@ class Session:
         """
         started = time.perf_counter()
         params.check(self._model.num_vocab)
+        params = params.without_end(self._model.end_tokens.tolist())
         most, stops = arguments.max_tokens(max_tokens), arguments.stop(stop)
         if not isinstance(prompt, Prompt):
             prompt = self.prepare(prompt, raw=raw)

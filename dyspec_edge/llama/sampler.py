@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +43,7 @@ class SamplingParams:
         repeat_last_n, dry_penalty_last_n: tokens that penalties look back at; -1 for the whole
             context.
         logit_bias: (token id, value added to its logit) pairs; a mapping is taken as well.
+        ignore_eos: no end token is ever drawn; the text ends with its limit or a stop string.
         seed: 0 to 2**64 - 1, or None for a fresh random one per reply.
     """
 
@@ -60,11 +61,19 @@ class SamplingParams:
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = 64
     logit_bias: tuple[tuple[int, float], ...] = ()
+    ignore_eos: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.logit_bias, Mapping):
             object.__setattr__(self, "logit_bias", tuple(self.logit_bias.items()))
+
+    def without_end(self, end_tokens: Iterable[int]) -> SamplingParams:
+        """The same with `ignore_eos` spelled out, for target and draft: -inf on every end token."""
+        if not self.ignore_eos:
+            return self
+        banned = ((token, -math.inf) for token in end_tokens)
+        return replace(self, logit_bias=(*self.logit_bias, *banned))
 
     def check(self, num_vocab: int) -> None:
         """Raise OptionError for a value that has no meaning."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,18 @@ class EngineConfig:
         flash_attn: "on", "off" or "auto": on a CPU off where memory allows, which is faster there
             (-fa).
         cache_type_k, cache_type_v: a key of llama.CACHE_TYPES (-ctk, -ctv).
+        cache_type_k_draft, cache_type_v_draft: the same for the draft; None for the target's
+            type, or f16 where that is quantised (-ctkd, -ctvd).
         lora: adapters of the target (--lora).
         policy: None for `priced`; with `residual`, for what passes cost here (--policy).
         verify: "auto", "match" or "residual" (--verify).
         draft_temperature: None for the verifier's own choice (--draft-temp).
         device_sampling: whether candidates are found on the device that holds the draft's logits:
             "on", "off" or "auto", where that is faster (--device-sampling).
-        chat_template: Jinja text instead of the file's own template (--chat-template).
+        chat_template: Jinja text or a built-in template's name instead of the file's own template
+            (--chat-template).
+        template_kwargs: variables for the chat template, as enable_thinking
+            (--chat-template-kwargs, --reasoning).
         verbose: show llama.cpp's log.
     """
 
@@ -55,6 +61,8 @@ class EngineConfig:
     flash_attn: str = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    cache_type_k_draft: str | None = None
+    cache_type_v_draft: str | None = None
     lora: tuple[Path, ...] = ()
     use_mmap: bool = True
     use_mlock: bool = False
@@ -63,6 +71,7 @@ class EngineConfig:
     draft_temperature: float | None = None
     device_sampling: str = "auto"
     chat_template: str | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     verbose: bool = False
 
     def __post_init__(self) -> None:
@@ -72,24 +81,41 @@ class EngineConfig:
         paths = (lora,) if isinstance(lora, (str, Path)) else lora
         object.__setattr__(self, "lora", tuple(_path("lora", path) for path in paths))
 
+    @property
+    def cache_types(self) -> tuple[str, str]:
+        """Types of the target's keys and values."""
+        return self.cache_type_k, self.cache_type_v
+
+    @property
+    def cache_types_draft(self) -> tuple[str, str]:
+        """Types of the draft's keys and values.
+
+        A quantised cache is the price of a long context; the draft's is small, and its guesses
+        suffer first.
+        """
+        key, value = (t if t in llama.UNQUANTIZED else "f16" for t in self.cache_types)
+        return self.cache_type_k_draft or key, self.cache_type_v_draft or value
+
     def check(self) -> None:
         """Raise OptionError for a value that has no meaning."""
         for name, allowed in (
             ("flash_attn", tuple(llama.FLASH_ATTN)),
             ("cache_type_k", tuple(llama.CACHE_TYPES)),
             ("cache_type_v", tuple(llama.CACHE_TYPES)),
+            ("cache_type_k_draft", (*llama.CACHE_TYPES, None)),
+            ("cache_type_v_draft", (*llama.CACHE_TYPES, None)),
             ("verify", ("auto", "match", "residual")),
             ("device_sampling", ("auto", "on", "off")),
         ):
             if getattr(self, name) not in allowed:
+                names = ", ".join(value for value in allowed if value is not None)
+                raise OptionError(f"{name} is '{getattr(self, name)}'; it must be one of {names}")
+        for name in ("cache_type_v", "cache_type_v_draft"):
+            value = getattr(self, name)
+            if self.flash_attn == "off" and value not in (None, *llama.UNQUANTIZED):
                 raise OptionError(
-                    f"{name} is '{getattr(self, name)}'; it must be one of {', '.join(allowed)}"
+                    f"{name} {value} works with flash attention only; drop -fa off, or use f16"
                 )
-        if self.flash_attn == "off" and self.cache_type_v not in llama.UNQUANTIZED:
-            raise OptionError(
-                f"cache_type_v {self.cache_type_v} works with flash attention only; drop -fa off, "
-                "or use f16"
-            )
         for option, tokens in (("-c", self.num_ctx), ("-cd", self.num_ctx_draft)):
             if tokens is not None and tokens < 0:
                 raise OptionError(

@@ -140,6 +140,7 @@ class Contexts:
             models.target,
             cells=plan.num_ctx + self._num_nodes,
             flash_attn=plan.flash_attn,
+            types=self._models.config.cache_types,
             adapters=models.adapters,
         )
 
@@ -147,10 +148,17 @@ class Contexts:
         plan = self._models.plan
         # The draft may evaluate any node of a tree, the target those that it checks.
         cells = plan.num_ctx_draft + self._capacity
-        return self._context(model, cells=cells, flash_attn=plan.flash_attn_draft)
+        types = self._models.config.cache_types_draft
+        return self._context(model, cells=cells, flash_attn=plan.flash_attn_draft, types=types)
 
     def _context(
-        self, model: llama.Model, *, cells: int, flash_attn: str, adapters: Sequence[Any] = ()
+        self,
+        model: llama.Model,
+        *,
+        cells: int,
+        flash_attn: str,
+        types: tuple[str, str],
+        adapters: Sequence[Any] = (),
     ) -> llama.Context:
         config = self._models.config
         cells *= config.num_conversations
@@ -161,8 +169,8 @@ class Contexts:
             num_outputs=self._num_outputs,
             num_threads=self._models.num_threads,
             flash_attn=flash_attn,
-            type_k=config.cache_type_k,
-            type_v=config.cache_type_v,
+            type_k=types[0],
+            type_v=types[1],
             adapters=adapters,
         )
 

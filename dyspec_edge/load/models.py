@@ -83,17 +83,23 @@ class Models:
         report, draft_report = self.reports
         common: Mapping[str, Any] = {
             "threads": self.num_threads,
-            "cache_types": [config.cache_type_k, config.cache_type_v],
             "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
             "streamed": plan.streamed,
         }
-        key = file_key(report.path, layers=plan.layers, flash_attn=plan.flash_attn, **common)
+        key = file_key(
+            report.path,
+            layers=plan.layers,
+            flash_attn=plan.flash_attn,
+            cache_types=list(config.cache_types),
+            **common,
+        )
         draft_key = None
         if draft_report is not None:
             draft_key = file_key(
                 draft_report.path,
                 layers=plan.layers_draft,
                 flash_attn=plan.flash_attn_draft,
+                cache_types=list(config.cache_types_draft),
                 device_sampling=config.device_sampling,
                 **common,
             )
@@ -192,7 +198,8 @@ def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | N
         draft_report,
         devices,
         memory=available_memory(),
-        cache_types=(config.cache_type_k, config.cache_type_v),
+        cache_types=config.cache_types,
+        cache_types_draft=config.cache_types_draft,
         num_ctx=config.num_ctx,
         num_ctx_draft=config.num_ctx_draft,
         num_conversations=config.num_conversations,

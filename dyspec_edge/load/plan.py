@@ -66,6 +66,7 @@ def plan_load(
     *,
     memory: int,
     cache_types: tuple[str, str],
+    cache_types_draft: tuple[str, str],
     num_ctx: int | None,
     num_ctx_draft: int | None,
     num_conversations: int = 1,
@@ -79,7 +80,7 @@ def plan_load(
     Args:
         devices: GPUs.
         memory: bytes free on the host.
-        cache_types: -ctk and -ctv.
+        cache_types, cache_types_draft: of keys and values.
         num_ctx: tokens asked for; None for the default, 0 for the training length.
         num_ctx_draft: the same for the draft, which never has more than the target.
         num_conversations: open at the same time, each of so many tokens.
@@ -94,7 +95,7 @@ def plan_load(
     per_token = num_conversations * cache_bytes_per_token(target, *cache_types)
     per_token_draft = 0
     if draft is not None:
-        per_token_draft = num_conversations * cache_bytes_per_token(draft, *cache_types)
+        per_token_draft = num_conversations * cache_bytes_per_token(draft, *cache_types_draft)
     streamed = not devices and target.weights_bytes + RESERVE > memory
     resident = 0.0
     if not streamed and not devices:
@@ -129,7 +130,8 @@ def plan_load(
     if draft is not None and layers_draft == 0:
         contexts.append((draft, num_conversations * tokens_draft))
     left = room + RESERVE - per_token * tokens - per_token_draft * tokens_draft
-    on_cpu = _attention_on_cpu(flash_attn, cache_types[1], contexts, left)
+    types_v = {cache_types[1]} if draft is None else {cache_types[1], cache_types_draft[1]}
+    on_cpu = _attention_on_cpu(flash_attn, types_v, contexts, left)
     return LoadPlan(
         num_ctx=tokens,
         num_ctx_draft=tokens_draft,
@@ -172,7 +174,7 @@ def _context(target: FileReport, asked: int | None, fits: int, notices: list[str
 
 
 def _attention_on_cpu(
-    asked: str, type_v: str, contexts: Sequence[tuple[FileReport, int]], left: float
+    asked: str, types_v: set[str], contexts: Sequence[tuple[FileReport, int]], left: float
 ) -> str:
     """Off where the scores of all cells fit into memory, which is faster; else on.
 
@@ -182,7 +184,7 @@ def _attention_on_cpu(
     """
     if asked != "auto":
         return asked
-    if type_v not in UNQUANTIZED or any(not report.num_heads for report, _ in contexts):
+    if not types_v <= set(UNQUANTIZED) or any(not report.num_heads for report, _ in contexts):
         return "on"
     scores = sum(4 * UBATCH * cells * (report.num_heads or 0) for report, cells in contexts)
     weights = sum(report.weights_bytes for report, _ in contexts)

@@ -8,54 +8,24 @@ until it accepts; nothing is dropped.  Tokens and caches are unknown here.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 from jinja2.ext import Extension
 from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dyspec_edge.errors import OptionError
+from dyspec_edge.text.built_in import BUILT_IN
 
 Message = Mapping[str, Any]
 
-_CHATML = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-_GEMMA = (
-    "{{ bos_token }}"
-    "{% if messages[0].role == 'system' %}"
-    "{{ raise_exception('System role not supported') }}"
-    "{% endif %}"
-    "{% for message in messages %}"
-    "{% set role = 'model' if message.role == 'assistant' else message.role %}"
-    "{{ '<start_of_turn>' + role + '\n' + message.content + '<end_of_turn>\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
-_LLAMA3 = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
-    "{{ message.content + '<|eot_id|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-    "{% endif %}"
-)
-
-# Name: (what people call it, a token that only its vocabularies have, the template).
-_BUILT_IN = {
-    "gemma": ("Gemma's", "<start_of_turn>", _GEMMA),
-    "llama3": ("Llama 3's", "<|start_header_id|>", _LLAMA3),
-    "chatml": ("ChatML", "<|im_start|>", _CHATML),
-}
+OWN_VARIABLES = frozenset(("messages", "tools", "add_generation_prompt", "bos_token", "eos_token"))
+"""What a prompt itself gives to the template; no variable of the user can stand in its place."""
 
 # What a template can raise: its own complaint, or a message of a shape that it did not expect.
 _TEMPLATE_ERRORS = (
@@ -111,7 +81,7 @@ class ChatTemplate:
 
         Args:
             meta_template: the template in the model file, None if it has none.
-            override: Jinja text, or the name of a built-in template: chatml, gemma, llama3.
+            override: Jinja text, or the name of a built-in template (text/built_in.py).
             bos: as for the class.
             eos: as for the class.
             has_token: whether the vocabulary has a token of this text; finds the built-in
@@ -124,8 +94,8 @@ class ChatTemplate:
             return cls(_named_or_text(override), bos, eos, note="chat template: given by the user")
         if meta_template:
             return cls(meta_template, bos, eos)
-        names = [name for name, (_, token, _) in _BUILT_IN.items() if has_token(token)]
-        title, _, source = _BUILT_IN[names[0] if names else "chatml"]
+        names = [name for name, built in BUILT_IN.items() if has_token(built.token)]
+        title, _, source = BUILT_IN[names[0] if names else "chatml"]
         note = f"the model file has no chat template; {title} is used (see --chat-template)"
         return cls(source, bos, eos, note=note)
 
@@ -135,7 +105,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt for a conversation.
 
@@ -148,13 +118,21 @@ class ChatTemplate:
             messages: each with "role" and "content", both texts; other keys are passed on.
             add_generation_prompt: end with the beginning of the assistant's next message.
             tools: descriptions of functions, for templates that know them.
-            variables: more variables for the template, as enable_thinking=False.
+            variables: more variables for the template, as enable_thinking; none of
+                `OWN_VARIABLES`.
 
         Raises:
-            OptionError: no messages, a message without role or content, or a template that
-                refuses even the merged messages; with the template's own words.
+            OptionError: no messages, a message without role or content, a variable that is not
+                the user's to set, or a template that refuses even the merged messages; with
+                the template's own words.
         """
         _validate(messages)
+        variables = variables or {}
+        if taken := OWN_VARIABLES & variables.keys():
+            raise OptionError(
+                f"{', '.join(sorted(taken))}: a chat template gets that from the prompt itself; "
+                "leave it out of --chat-template-kwargs"
+            )
         values = {"documents": None, **variables, "tools": tools}
         values["add_generation_prompt"] = add_generation_prompt
         rendered: str | None = None
@@ -178,6 +156,11 @@ class ChatTemplate:
     def starts_with_bos(self, prompt: str) -> bool:
         """Whether a rendered prompt has the beginning-of-text token already."""
         return bool(self._bos) and prompt.startswith(self._bos)
+
+    def unread(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that the template does not look at, as variables of a prompt."""
+        read = meta.find_undeclared_variables(_environment().parse(self.source))
+        return [name for name in names if name not in read]
 
     def _render(self, messages: Sequence[Message], values: Mapping[str, Any]) -> str:
         return self._template.render(
@@ -234,12 +217,12 @@ def _strftime_now(form: str) -> str:
 
 
 def _named_or_text(override: str) -> str:
-    if override in _BUILT_IN:
-        return _BUILT_IN[override][2]
+    if override in BUILT_IN:
+        return BUILT_IN[override].source
     if "{" not in override:
         raise OptionError(
             f"chat template {override[:60]!r} is neither Jinja text nor one of "
-            f"{', '.join(sorted(_BUILT_IN))}"
+            f"{', '.join(sorted(BUILT_IN))}"
         )
     return override
 

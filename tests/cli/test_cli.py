@@ -99,7 +99,8 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         "-ngl", "all", "-ngld", "7", "--require-gpu", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
-        "--device-sampling", "on",
+        "--device-sampling", "on", "-ctkd", "f16", "-ctvd", "bf16", "--ignore-eos",
+        "--chat-template-kwargs", '{"enable_thinking": true, "x": [1]}', "--reasoning", "off",
         "--temp", "0", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--typical", "0.9",
         "--repeat-penalty", "1.1", "--repeat-last-n", "32", "--frequency-penalty", "-0.5",
         "--presence-penalty", "0.25", "--dry-multiplier", "0.8", "--dry-base", "2",
@@ -114,11 +115,14 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
         use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual", device_sampling="on",
         draft_temperature=0.6, chat_template="{{ messages }}",
+        cache_type_k_draft="f16", cache_type_v_draft="bf16",
+        template_kwargs={"enable_thinking": True, "x": [1]},
     )  # fmt: skip
     sampling = SamplingParams(
         temperature=0, top_k=5, top_p=0.5, min_p=0.1, typical=0.9, repeat_penalty=1.1,
         repeat_last_n=32, frequency_penalty=-0.5, presence_penalty=0.25, dry_multiplier=0.8,
         dry_base=2, dry_allowed_length=3, logit_bias=((15043, 1.5), (7, float("-inf"))), seed=42,
+        ignore_eos=True,
     )  # fmt: skip
     call = {"sampling": sampling, "max_tokens": 9, "stop": ("END", "\n"), "raw": False}
     assert engines[0].calls == [call]
@@ -127,6 +131,92 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         {"role": "user", "content": "hello"},
     ]
     assert engines[0].closed
+
+
+def test_newer_spellings_of_llama_cpp(run: Run, engines: list[FakeEngine]) -> None:
+    result = run(
+        "complete", "-m", "t.gguf", "--spec-draft-model", "d.gguf", "--spec-draft-ngl", "3",
+        "--spec-draft-type-k", "f32", "--spec-draft-type-v", "f16", "--spec-draft-n-max", "6",
+        "--spec-draft-p-min", "0.5", "-rea", "on", "-lm", "mmap+mlock", "-r", "X", "--stop", "Y",
+        "--chat-template-file", "chatml", "hello",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert engines[0].config == EngineConfig(
+        model=Path("t.gguf"), draft=Path("d.gguf"), num_gpu_layers_draft=3, policy="chain:6:0.5",
+        cache_type_k_draft="f32", cache_type_v_draft="f16", use_mlock=True,
+        template_kwargs={"enable_thinking": True}, chat_template="chatml",
+    )  # fmt: skip
+    assert engines[0].calls[0]["stop"] == ("X", "Y")
+
+
+@pytest.mark.parametrize(
+    ("mode", "mapped", "locked"),
+    [("auto", True, False), ("none", False, False), ("mmap", True, False), ("mlock", False, True)],
+)
+def test_load_modes(
+    run: Run, engines: list[FakeEngine], mode: str, mapped: bool, locked: bool
+) -> None:
+    run("complete", "-m", "t.gguf", "--load-mode", mode, "hello")
+    assert (engines[0].config.use_mmap, engines[0].config.use_mlock) == (mapped, locked)
+
+
+def test_escapes_are_read_where_they_are_asked_for(
+    run: Run, engines: list[FakeEngine], tmp_path: Path
+) -> None:
+    typed = r"say a\nb\t\"\\n\xc3\xa9\q"
+    file = tmp_path / "code.c"
+    file.write_text(r"puts(\"\n\");")
+    args = ["complete", "-m", "x.gguf", typed, "-f", str(file), "-r", r"\n\n", "-sys", r"a\nb"]
+    run(*args)
+    run(*args, "-e")
+    run(*args, "-e", "--no-escape")
+    plain, escaped, undone = engines
+    assert plain.prompts == undone.prompts
+    assert plain.prompts[0][1]["content"] == typed + "\n\n" + r"puts(\"\n\");"
+    system, user = (message["content"] for message in escaped.prompts[0])
+    assert user == 'say a\nb\t"\\né\\q' + "\n\n" + r"puts(\"\n\");"
+    assert (system, escaped.calls[0]["stop"]) == ("a\nb", ("\n\n",))
+    assert plain.calls[0]["stop"] == (r"\n\n",)
+
+
+def test_n_0_reads_the_prompt_only(run: Run, engines: list[FakeEngine]) -> None:
+    result = run("complete", "-m", "x.gguf", "-n", "0", "say a")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert engines[0].calls[0]["max_tokens"] == 0
+    result = run("chat", "-m", "x.gguf", "-n", "0", input="say a\n")
+    assert (result.exit_code, "-n 0 only reads a prompt" in result.stderr) == (2, True)
+
+
+def test_stop_strings_of_a_chat(run: Run, engines: list[FakeEngine]) -> None:
+    run("chat", "-m", "x.gguf", "-e", "--stop", r"END\n", "-r", "User:", input="say a\nsay b\n")
+    assert [call["stop"] for call in engines[0].calls] == [("END\n", "User:")] * 2
+
+
+def test_hub_options_are_huggingface_hubs_own_variables(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # both are put back after the test
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "7")
+    run("complete", "-m", "x.gguf", "say a")
+    assert (os.environ["HF_HUB_OFFLINE"], os.environ["HF_HUB_ETAG_TIMEOUT"]) == ("0", "7")
+    run("complete", "-m", "x.gguf", "--offline", "--hub-timeout", "30", "say a")
+    assert (os.environ["HF_HUB_OFFLINE"], os.environ["HF_HUB_ETAG_TIMEOUT"]) == ("1", "30")
+    result = run("complete", "-hf", "nobody/nothing-GGUF", "--offline", "say a")
+    assert (result.exit_code, "--offline" in result.stderr) == (1, True), result.output
+
+
+def test_the_hub_is_not_imported_before_offline_says_so() -> None:
+    program = (
+        "import sys, os\n"
+        "from dyspec_edge.cli import main\n"
+        "assert 'huggingface_hub' not in sys.modules\n"
+        "try: main.cli(['pull', '--offline', 'smollm2-none'], prog_name='d')\n"
+        "except SystemExit: pass\n"
+        "from huggingface_hub import constants\n"
+        "assert constants.HF_HUB_OFFLINE\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -> None:
@@ -145,7 +235,6 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["-t", "0", "x"], "0 is not 1 or more"),
         (["-c", "99999999999", "x"], "99999999999 is more than 2147483647"),
         (["-n", "-2", "x"], "-2 is not -1 or more"),
-        (["-n", "0", "x"], "0 is neither 1 or more nor -1"),
         (["-ngl", "some", "x"], "'some' is not a number of layers, auto or all"),
         (["-ngl", "-1", "x"], "'-1' is not a number of layers, auto or all"),
         (["--temp", "hot", "x"], "'hot' is not a number"),
@@ -170,7 +259,17 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["  \n"], "the prompt is empty"),
         (["--raw", ""], "the prompt is empty"),
         (["--raw", "-sys", "a", "x"], "--raw leaves no place"),
-        (["x", "--chat-template", "chatml"], "neither a file nor a Jinja template"),
+        (["x", "--chat-template", "alpaca"], "neither a file, nor one of chatml, gemma, llama3"),
+        (["x", "--chat-template-kwargs", "[1]"], "'[1]' is not a JSON object"),
+        (["x", "--chat-template-kwargs", "{a"], "'{a' is not JSON"),
+        (["x", "--reasoning", "no"], "'no' is not one of"),
+        (["x", "-ctkd", "q3"], "'q3' is not one of"),
+        (["x", "-lm", "dio"], "'dio' is not one of"),
+        (["x", "-lm", "mmap", "--mlock"], "leave those out"),
+        (["x", "--spec-draft-n-max", "4", "--policy", "none"], "leave them out beside --policy"),
+        (["x", "--spec-draft-p-min", "0.5"], "needs --spec-draft-n-max N"),
+        (["x", "--hub-timeout", "0"], "0 is not 1 or more"),
+        (["-e", r"a\xff"], "-e makes byte 0xff of"),
         (["x", "--pair", "qwen2.5-coder"], "-m and --pair each name a target"),
         (["x", "-md", "a", "-hfd", "b/c"], "-md and -hfd each name a draft"),
     ],
@@ -314,7 +413,7 @@ def test_sigint_while_reading_or_loading(args: list[str], seen: str) -> None:
 def test_model_options_are_in_the_first_screen_of_help(run: Run, command: str) -> None:
     first_screen = "\n".join(lines(run(command, "--help").stdout)[:20])
     assert "-m, --model FILE" in first_screen
-    assert "-md, --model-draft FILE" in first_screen
+    assert "-md, --model-draft, --spec-draft-model FILE" in first_screen
 
 
 def test_every_option_of_the_design_exists() -> None:
@@ -324,7 +423,9 @@ def test_every_option_of_the_design_exists() -> None:
         "--min-p --typical --repeat-penalty --repeat-last-n --frequency-penalty "
         "--presence-penalty --dry-multiplier --dry-base --dry-allowed-length --logit-bias --seed "
         "--no-mmap --mlock --policy --verify --draft-temp --device-sampling "
-        "--chat-template -sys -n --verbose --stop --raw --json -f"
+        "--chat-template --chat-template-kwargs --reasoning --ignore-eos -e -ctkd -ctvd -r "
+        "--load-mode --spec-draft-model --spec-draft-ngl --spec-draft-n-max --spec-draft-p-min "
+        "--chat-template-file -sys -n --verbose --stop --raw --json -f"
     )
     assert known >= set(named.split(" "))
 

@@ -56,6 +56,7 @@ def decide(reports: tuple[FileReport, FileReport]) -> Decide:
         values: dict[str, Any] = {
             "memory": 128 * GB,
             "cache_types": ("f16", "f16"),
+            "cache_types_draft": ("f16", "f16"),
             "num_ctx": 4096,
             "num_ctx_draft": None,
             "layers": None,
@@ -141,8 +142,13 @@ def test_a_negative_context_is_refused(decide: Decide) -> None:
 
 def test_smaller_cache_types_leave_room_for_more(decide: Decide) -> None:
     memory = int(34 * GB * 1.6) + RESERVE + 3000 * 110_000
-    wide = decide(num_ctx=None, memory=memory, cache_types=("f32", "f32")).num_ctx
-    narrow = decide(num_ctx=None, memory=memory, cache_types=("q8_0", "q8_0")).num_ctx
+
+    def tokens(kind: str, kind_draft: str) -> int:
+        types = {"cache_types": (kind, kind), "cache_types_draft": (kind_draft, kind_draft)}
+        return decide(num_ctx=None, memory=memory, **types).num_ctx
+
+    wide, narrow = tokens("f32", "f32"), tokens("q8_0", "q8_0")
+    assert narrow > tokens("q8_0", "f16") > wide
     assert wide == 1500 // 256 * 256
     assert narrow == int(3000 * 2 / (34 / 32)) // 256 * 256
 
@@ -248,6 +254,8 @@ def test_scores_that_are_large_beside_the_weights_are_not_made(decide: Decide) -
 def test_a_quantised_cache_and_a_gpu_keep_flash_attention(decide: Decide) -> None:
     assert decide(cache_types=("f16", "q8_0")).flash_attn == "on"
     assert decide(cache_types=("q8_0", "f16")).flash_attn == "off"
+    assert decide(cache_types_draft=("f16", "q8_0")).flash_attn == "on"
+    assert decide(cache_types_draft=("q8_0", "f16")).flash_attn == "off"
     assert decide(flash_attn="on").flash_attn == "on"
     plan = decide([gpu(2)])  # the draft alone fits
     assert (plan.layers, plan.layers_draft) == (0, ALL_LAYERS)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable
 from pathlib import Path
 
+import llama_cpp
 import pytest
 
 from dyspec_edge.errors import OptionError
+from dyspec_edge.text.built_in import BUILT_IN
 from dyspec_edge.text.template import ChatTemplate
 from dyspec_edge.text.thoughts import opens_thought
 
@@ -54,7 +57,7 @@ def test_smollm_renders_two_turns() -> None:
 
 def test_llama3_starts_with_bos_once_and_takes_a_date() -> None:
     template = load("llama3")
-    text = template.render([SYSTEM, USER], date_string="1 Jan 2025")
+    text = template.render([SYSTEM, USER], variables={"date_string": "1 Jan 2025"})
     assert text.startswith("<s><|start_header_id|>system<|end_header_id|>\n\nToday Date: 1 Jan")
     assert text.count("<s>") == 1
     assert template.starts_with_bos(text)
@@ -78,7 +81,7 @@ def test_the_next_prompt_continues_this_one(name: str, first: list[dict[str, str
     assert is_continued(load(name), "Hello.\n\nMore: é", first)
 
 
-@pytest.mark.parametrize("name", ["chatml", "gemma", "llama3"])
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
 @pytest.mark.parametrize("reply", ["Hello.", " padded \n", ""])
 def test_built_in_templates_are_continued_by_any_reply(name: str, reply: str) -> None:
     template = ChatTemplate.from_model(None, name, bos="<s>")
@@ -97,7 +100,7 @@ def test_thoughts_are_not_continued() -> None:
     template = load("thinking")
     prompt = template.render([USER])
     assert opens_thought(prompt)
-    assert not opens_thought(template.render([USER], enable_thinking=False))
+    assert not opens_thought(template.render([USER], variables={"enable_thinking": False}))
     reply = {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nHello."}
     assert "let me see" not in template.render([USER, reply, USER])
 
@@ -227,6 +230,7 @@ def test_the_users_template_wins() -> None:
         ("<start_of_turn>", "Gemma's", "<s><start_of_turn>user\n"),
         ("<|start_header_id|>", "Llama 3's", "<s><|start_header_id|>user"),
         ("<|im_start|>", "ChatML", "<|im_start|>user\n"),
+        ("<|im_sep|>", "Phi 4's", "<|im_start|>user<|im_sep|>"),
         ("nothing", "ChatML", "<|im_start|>user\n"),
     ],
 )
@@ -248,3 +252,33 @@ def test_a_built_in_template_by_name() -> None:
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(OptionError, match=r"'alpaca' is neither .* chatml, gemma, llama3"):
         ChatTemplate.from_model(None, "alpaca")
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_built_in_templates_write_what_llama_cpp_writes_under_their_names(name: str) -> None:
+    messages = [USER, REPLY, USER] if name == "gemma" else [SYSTEM, USER, REPLY, USER]
+    chat = (llama_cpp.llama_chat_message * len(messages))(
+        *((message["role"].encode(), message["content"].encode()) for message in messages)
+    )
+    room = ctypes.create_string_buffer(4096)
+    size = llama_cpp.llama_chat_apply_template(
+        name.encode(), chat, len(messages), True, ctypes.cast(room, ctypes.c_char_p), len(room)
+    )
+    assert 0 < size < len(room)
+    assert ChatTemplate.from_model(None, name).render(messages) == room.raw[:size].decode()
+
+
+# Variables
+
+
+def test_variables_reach_the_template_and_those_that_do_not_are_known() -> None:
+    template = ChatTemplate("{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}")
+    assert template.render([SYSTEM], variables={"enable_thinking": True}) == "Be brief.<think>"
+    assert template.render([SYSTEM], variables={"enable_thinking": False}) == "Be brief."
+    assert template.unread(["enable_thinking", "effort"]) == ["effort"]
+
+
+@pytest.mark.parametrize("name", ["bos_token", "messages", "add_generation_prompt"])
+def test_the_prompts_own_variables_are_not_the_users(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}: a chat template gets that from the prompt"):
+        load("qwen2.5").render([USER], variables={name: "x"})

@@ -29,12 +29,16 @@ def chat(**typed: Any) -> int:
     From a pipe, each line is one message (or a command) and empty lines are skipped; the replies
     go to stdout and the figures to stderr.
     """
+    if typed["predict"] == 0:
+        raise OptionError("-n 0 only reads a prompt; in a chat it must be 1 or more, or -1")
+    typed = options.unescaped(typed)
     terminal = Terminal()
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     config = model_choice.engine_config(typed, terminal)
     settings = ChatSettings(
         sampling=options.sampling_params(typed),
         max_tokens=typed["predict"],
+        stop=typed["stop"],
         system=typed["system_prompt"],
         models={"model": str(config.model), "draft": str(config.draft or "")},
     )
@@ -58,6 +62,7 @@ def complete(**typed: Any) -> int:
     complete "Explain this."`.  The stdin of a script that runs this program stays the script's;
     -f - reads it.  One newline at the end of a file or of stdin is not part of the prompt.
     """
+    typed = options.unescaped(typed)
     terminal = Terminal()
     prompt = _prompt(typed, terminal)
     sampling = options.sampling_params(typed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from dyspec_edge.cli import model_choice
+from dyspec_edge.cli import model_choice, options
 from dyspec_edge.cli.syntax import Command
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.files import catalog, transfer
@@ -51,6 +51,7 @@ def models(as_json: bool) -> None:
 
 @click.command(cls=Command, short_help="Fetch a pair of the catalog.")
 @click.argument("name")
+@options.hub_options
 def pull(name: str) -> None:
     """Fetch a pair of the catalog; an interrupted download goes on where it stopped."""
     terminal = Terminal()
