@@ -28,8 +28,7 @@ Document = dict[str, Any]
 Key = tuple[str, str, int]
 """Prompt, its text, round."""
 
-NUM_RESAMPLES = 2000
-PERCENTILES = (2.5, 97.5)
+NUM_RESAMPLES, PERCENTILES = 2000, (2.5, 97.5)
 
 # What tells runs of one section apart.
 _WITHIN = ("policy", "verify", "prompt", "prompt_sha256", "category", "group", "round", "sampling")
@@ -42,7 +41,7 @@ PARTS = ("target", "draft", "rows", "sampling", "overhead")
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class LaneRuns:
     """The runs of one competitor in a section, by prompt and round."""
 
     policy: str
@@ -97,7 +96,7 @@ def _section(settings: Document, lines: Sequence[Line]) -> Document:
         run = line["run"]
         lane = lanes.setdefault((run["policy"], run["verify"]), {})
         lane[run["prompt"], run["prompt_sha256"], run["round"]] = line
-    found = [Lane(policy, verify, runs) for (policy, verify), runs in lanes.items()]
+    found = [LaneRuns(policy, verify, runs) for (policy, verify), runs in lanes.items()]
     plain = next((lane for lane in found if lane.policy == "none"), None)
     loads = [line["result"]["load"] for line in lines]
     return {
@@ -115,11 +114,10 @@ def _section(settings: Document, lines: Sequence[Line]) -> Document:
     }
 
 
-def _lane(lane: Lane, plain: Lane | None) -> Document:
+def _lane(lane: LaneRuns, plain: LaneRuns | None) -> Document:
     results = [line["result"] for line in lane.runs.values()]
     stats = [result["stats"] for result in results]
-    steps = sum(s["steps"] for s in stats)
-    tokens = sum(s["generated_tokens"] for s in stats)
+    steps, tokens = (sum(s[name] for s in stats) for name in ("steps", "generated_tokens"))
     efficiency = _efficiency(lane)
     same = None
     if plain is not None and lane.verify == "match":
@@ -146,8 +144,7 @@ def _lane(lane: Lane, plain: Lane | None) -> Document:
         },
         "accept_length_histogram": _added([s["accept_length_histogram"] for s in stats]),
         "confidence": {
-            name: _added([result["confidence"][name] for result in results])
-            for name in ("drafted", "accepted")
+            of: _added([r["confidence"][of] for r in results]) for of in ("drafted", "accepted")
         },
         "same_text_as_none": same,
     }
@@ -172,7 +169,7 @@ class Pair:
     ratio: float
 
 
-def _pairs(lane: Lane, other: Lane, rate: Rate) -> list[Pair]:
+def _pairs(lane: LaneRuns, other: LaneRuns, rate: Rate) -> list[Pair]:
     """Every run of `lane` that has a partner; an empty reply has no speed."""
     pairs = []
     for key, line in lane.runs.items():
@@ -184,7 +181,7 @@ def _pairs(lane: Lane, other: Lane, rate: Rate) -> list[Pair]:
     return pairs
 
 
-def _compare(lane: Lane, other: Lane | None, rate: Rate) -> Document | None:
+def _compare(lane: LaneRuns, other: LaneRuns | None, rate: Rate) -> Document | None:
     pairs = _pairs(lane, other, rate) if other is not None else []
     return compare(pairs) if pairs else None
 
@@ -245,7 +242,7 @@ def _mean(log_value: float, resampled: Values, num_pairs: int) -> Document:
     return {"value": float(np.exp(log_value)), **ends, "pairs": num_pairs}
 
 
-def _efficiency(lane: Lane) -> Document:
+def _efficiency(lane: LaneRuns) -> Document:
     """Tokens per target pass, all runs of a part together, and the means of the parts."""
 
     def parts(kind: str) -> dict[str, float]:
@@ -268,13 +265,13 @@ def _tokens_per_pass(stats: Sequence[Mapping[str, Any]]) -> float:
     return 1.0 + float(sum(s["accepted_tokens"] for s in stats) / sum(s["steps"] for s in stats))
 
 
-def _best_chain(lanes: Sequence[Lane], plain: Lane | None) -> Document | None:
+def _best_chain(lanes: Sequence[LaneRuns], plain: LaneRuns | None) -> Document | None:
     """`priced` over the chain that was the fastest in each group, chosen afterwards."""
     priced = next((lane for lane in lanes if lane.policy == "priced"), None)
     chains = [lane for lane in lanes if lane.policy.startswith("chain:")]
     if priced is None or plain is None or not chains:
         return None
-    best: dict[str, tuple[float, Lane]] = {}
+    best: dict[str, tuple[float, LaneRuns]] = {}
     for chain in chains:
         speedup = _compare(chain, plain, decode_rate)
         for group, mean in (speedup or {"groups": {}})["groups"].items():
