@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from dyspec_edge import EngineBusy
+from dyspec_edge.decode.cache import Cache
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.errors import DyspecError, OptionError
 from tests import tiny
@@ -325,3 +326,35 @@ def test_paths_may_be_text(tiny_pair: TinyPair) -> None:
     assert any("target.gguf" in what for what in seen)
     with pytest.raises(OptionError, match="model is 3; it must be the path of a GGUF file"):
         EngineConfig(3)  # type: ignore[arg-type]
+
+
+# Interrupts while a prompt is read
+
+
+@pytest.mark.parametrize("passes_before", [0, 1, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Impatient])
+def test_an_interrupt_while_a_prompt_is_read(
+    tiny_pair: TinyPair,
+    passes_before: int,
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    long = "the and of to in is it " * 90  # several pieces, for the target and for the draft
+    with opened(*tiny_pair, num_ctx=2048) as fresh:
+        expected = [text_of(fresh, long), text_of(fresh)]
+    with opened(*tiny_pair, num_ctx=2048) as engine:
+        text_of(engine)
+        note, left = Cache.note_committed, [passes_before]
+
+        def interrupted(cache: Cache, tokens: Any) -> None:
+            if left[0] == 0:
+                left[0] = -1
+                raise error
+            left[0] -= 1
+            note(cache, tokens)
+
+        monkeypatch.setattr(Cache, "note_committed", interrupted)
+        with pytest.raises(error):
+            engine.generate(long, max_tokens=4)
+        monkeypatch.undo()
+        assert [text_of(engine, long), text_of(engine)] == expected

@@ -50,7 +50,12 @@ class Engine:
         self._models_lock = threading.Lock()
         self._loaded = loaded
         self._closed = False
-        prompts = PromptBuilder(self._model, config.chat_template, config.template_kwargs)
+        prompts = PromptBuilder(
+            self._model,
+            config.chat_template,
+            config.template_kwargs,
+            control_texts=loaded.models.reports[0].control_texts(),
+        )
         self._session = Session(
             self.conversation,
             self._model,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dyspec_edge.engine import arguments
+from dyspec_edge.engine.control_texts import ControlTexts, unmarked
+from dyspec_edge.engine.control_texts import after as text_after
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import ChatTemplate, Message
@@ -42,6 +44,7 @@ class PromptBuilder:
     """Makes the prompts of one model, with its own chat template or one that the user gave.
 
     Args:
+        control_texts: of the model's control tokens; in messages they are plain text.
         template: Jinja text or the name of a built-in template; None for the model's own.
         variables: for the template, with every prompt.
 
@@ -50,10 +53,16 @@ class PromptBuilder:
     """
 
     def __init__(
-        self, model: Model, template: str | None, variables: Mapping[str, Any] | None = None
+        self,
+        model: Model,
+        template: str | None,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        control_texts: Sequence[str] = (),
     ) -> None:
         self._model = model
         self._variables = arguments.template_kwargs(variables)
+        self._controls = ControlTexts(model, control_texts)
         self._template = ChatTemplate.from_model(
             model.chat_template,
             template,
@@ -91,24 +100,32 @@ class PromptBuilder:
         Raises:
             OptionError: messages with `raw`, or messages that the template refuses.
         """
-        given = {**self._variables, **arguments.template_kwargs(variables)}
-        text = self._render(prompt, given, raw=raw)
-        if after.text and text.startswith(after.text):
-            rest = self._tokenize(text[len(after.text) :], special=False)
-            tokens = (*after.tokens, *rest)
-        else:
-            starts = self._template.starts_with_bos(text)
-            tokens = tuple(self._tokenize(text, special=not starts))
-        return Prompt(text, tokens, opens_thought(text), is_raw=raw)
-
-    def _render(
-        self, prompt: str | Sequence[Message], variables: Mapping[str, Any], *, raw: bool
-    ) -> str:
         if raw:
-            if not isinstance(prompt, str):
-                raise OptionError("a raw prompt is one text, not messages")
-            return prompt
-        return self._template.render(arguments.messages(prompt), variables=variables)
+            return self._raw(prompt)
+        messages = [self._marked(message) for message in arguments.messages(prompt)]
+        given = {**self._variables, **arguments.template_kwargs(variables)}
+        marked = self._template.render(messages, variables=given)
+        text = unmarked(marked)
+        if after.text and text.startswith(after.text):
+            rest = text_after(marked, len(after.text))
+            tokens = (*after.tokens, *self._controls.tokenize(rest, add_special=False))
+        else:
+            starts = self._template.starts_with_bos(marked)
+            tokens = tuple(self._controls.tokenize(marked, add_special=not starts))
+        return Prompt(text, tokens, opens_thought(text))
+
+    def _raw(self, prompt: str | Sequence[Message]) -> Prompt:
+        """A bare text, in which the texts of control tokens stand for these tokens."""
+        if not isinstance(prompt, str):
+            raise OptionError("a raw prompt is one text, not messages")
+        tokens = self._tokenize(prompt, special=not self._template.starts_with_bos(prompt))
+        return Prompt(prompt, tuple(tokens), opens_thought(prompt), is_raw=True)
+
+    def _marked(self, message: Message) -> Message:
+        content = message.get("content")
+        if not isinstance(content, str):
+            return message
+        return {**message, "content": self._controls.mark(content)}
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         return self._model.tokenize(text, add_special=special, parse_special=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams, fresh_seed
 from dyspec_edge.decode.stats import Counters, Stats, summarise
+from dyspec_edge.engine.thought_tokens import ThoughtTokens
 from dyspec_edge.errors import Cancelled
 from dyspec_edge.llama import Model
 from dyspec_edge.text.stop_strings import StopStrings
@@ -47,6 +48,7 @@ class Reply:
     """One reply: what has been emitted so far, as tokens and as text.  To be closed.
 
     Args:
+        pieces: turns the tokens of this reply into bytes.
         params: how tokens are sampled; without a seed the reply gets one of its own.
         prompt: token ids.
         stop: the text ends before the first of these strings.
@@ -68,6 +70,7 @@ class Reply:
         self,
         conversation: Conversation,
         model: Model,
+        pieces: ThoughtTokens,
         params: SamplingParams,
         prompt: Sequence[int],
         stop: Sequence[str],
@@ -83,6 +86,7 @@ class Reply:
         self._conversation = conversation
         self._model = model
         self._prompt = prompt
+        self._pieces = pieces
         self._characters = Utf8Stream()
         self._stops = StopStrings(stop)
         seed = fresh_seed() if params.seed is None else params.seed
@@ -145,7 +149,7 @@ class Reply:
                 self._finish_reason = "stop"
                 break
             self.tokens.append(token)
-            text, met = self._stops.feed(self._characters.feed(self._model.piece(token)))
+            text, met = self._stops.feed(self._characters.feed(self._pieces.piece(token)))
             shown += text
             if met:
                 self._finish_reason, self.was_cut = "stop", True

@@ -20,6 +20,7 @@ from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import arguments
 from dyspec_edge.engine.prompt import Dialogue, Prompt, PromptBuilder
 from dyspec_edge.engine.reply import Chunk, Reply
+from dyspec_edge.engine.thought_tokens import ThoughtMarkers
 from dyspec_edge.errors import ContextOverflow, OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import Message
@@ -50,6 +51,7 @@ class Session:
         self._conversation = conversation
         self._model = model
         self._prompts = prompts
+        self._thoughts = ThoughtMarkers(model)
         self._num_ctx = num_ctx
         self._plain_seconds = plain_seconds
         self._dialogue = Dialogue()
@@ -91,6 +93,7 @@ class Session:
         reply = Reply(
             self._conversation,
             self._model,
+            self._thoughts.reply(),
             params.within(self._num_ctx),
             prompt.tokens,
             stops,

@@ -25,6 +25,7 @@ _SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.ggu
 
 # tokenizer.ggml.token_type
 _NORMAL, _UNUSED = 1, 5
+_CONTROL = (2, 3)  # the unknown token among them
 _PADDING_NAME = re.compile(rb"[\[<(|_]*(pad|unused|reserved|dummy|extra)", re.IGNORECASE)
 
 
@@ -75,6 +76,11 @@ class FileReport:
     def token_text(self, token: int) -> str:
         """The text of a token as the file has it."""
         return self.tokens[token].decode("utf-8", "replace")
+
+    def control_texts(self) -> list[str]:
+        """The texts of all tokens that control the model and never stand for text."""
+        kinds = zip(self.tokens, self.token_types, strict=True)
+        return [text.decode("utf-8", "replace") for text, kind in kinds if kind in _CONTROL]
 
     def is_padding(self, token: int) -> bool:
         """Whether a token only fills the vocabulary up and never occurs in a text."""
