@@ -16,14 +16,15 @@ def summary(stats: Stats) -> str:
     # A reply without drafts was plain: against the plain cost it shows noise only.
     if stats.draft_tokens and stats.speedup is not None and stats.plain_seconds_per_token:
         speed += f" ({stats.speedup:.2f}x plain {1 / stats.plain_seconds_per_token:.1f})"
-    parts = [speed]
+    parts = [speed] if stats.steps else [f"prompt {stats.prompt_tokens_per_second:.1f} tok/s"]
     if stats.draft_tokens:
         parts.append(f"{stats.block_efficiency:.2f} tokens/pass")
         parts.append(f"{stats.acceptance_rate:.0%} accepted")
     if stats.learned and stats.steps:
         parts.append(f"{stats.plain_steps / stats.steps:.0%} plain steps")
-    parts.append(f"first token {stats.time_to_first_token:.2f} s")
-    parts.append(time_split(stats))
+    if stats.steps:  # else the prompt was read, and no more
+        parts.append(f"first token {stats.time_to_first_token:.2f} s")
+        parts.append(time_split(stats))
     read = f"prompt {stats.prompt_tokens - stats.cached_tokens} new"
     parts.append(read + (f" + {stats.cached_tokens} cached" if stats.cached_tokens else ""))
     parts.append(f"context {stats.context_used}/{stats.num_ctx}")

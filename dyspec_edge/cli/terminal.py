@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +28,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from dyspec_edge.text.thoughts import CLOSING_MARKER, OPENING_MARKER, Kind
 
@@ -98,8 +100,7 @@ class Terminal:
 
     def text(self, text: str) -> None:
         """A block of plain text on stdout, followed by a newline."""
-        shown = text.translate(_VISIBLE) if self.out.is_terminal else text
-        self.out.print(shown, soft_wrap=True)
+        self.out.print(text, soft_wrap=True)
 
     def json(self, document: object) -> None:
         """One JSON document on one line of stdout."""
@@ -118,10 +119,19 @@ def _encoding(stream: object) -> str | None:
     return "utf-8" if piped and "PYTHONIOENCODING" not in os.environ else None
 
 
+class _Console(Console):
+    """Shows escape sequences instead of obeying them, in tables too: files have names and keys."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(
+            text.translate(_VISIBLE) if self.is_terminal else text, **settings
+        )
+
+
 def _console(*, stderr: bool) -> Console:
     seen = is_terminal(sys.stderr if stderr else sys.stdout)
     plain = not seen or bool(os.environ.get("NO_COLOR"))
-    return Console(
+    return _Console(
         stderr=stderr,
         force_terminal=seen,
         width=None if seen else PIPE_WIDTH,
@@ -238,7 +248,7 @@ class Bar:
                 transient=True,
                 speed_estimate_period=self._memory,
             )
-            self._task = self._progress.add_task(self._label, total=self._total)
+            self._task = self._progress.add_task(self._label.translate(_VISIBLE), total=self._total)
             self._progress.start()
         self._progress.update(self._task, completed=self._done, total=self._total)
 
