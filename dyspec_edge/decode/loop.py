@@ -29,7 +29,7 @@ from dyspec_edge.decode.snapshot import TreeSnapshot
 from dyspec_edge.decode.timing import StepCost, StepTimer
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
-from dyspec_edge.errors import Cancelled
+from dyspec_edge.errors import Cancelled, OptionError
 
 Progress = Callable[[int, int], None]
 
@@ -113,8 +113,11 @@ class Conversation:
             The number of prompt tokens that the target had in its cache.
 
         Raises:
+            OptionError: a grammar, and a verifier that cannot keep it.
             Cancelled, DecodeError: what was read until then is kept.
         """
+        if sampler.grammar is not None and self.verifier.name != "match":
+            raise OptionError(f"verify {self.verifier.name} keeps no grammar; use --verify match")
         self._take_turn()
         self._root, self._sampler = prompt[-1], sampler
         before = prompt[:-1]
@@ -221,4 +224,5 @@ class Conversation:
             sampler.seed,
             residual=self.verifier.name == "residual",
             draft_temperature=self.drafter.temperature,
+            grammar=sampler.grammar,
         )

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.llama import Model, SamplerChain, SamplingParams
 from dyspec_edge.native import lib, pointer
-from dyspec_edge.native.library import NOT_FINITE
+from dyspec_edge.native.library import NOT_FINITE, NOTHING_FITS
 from dyspec_edge.native.rows import not_finite
 
 __all__ = ["Sampler", "SamplingParams", "fresh_seed"]
@@ -48,6 +49,7 @@ class Sampler:
 
     Attributes:
         handle: the dyspec_sampler.
+        grammar: what the reply has to fit, or None.
     """
 
     def __init__(
@@ -60,7 +62,11 @@ class Sampler:
         self._num_vocab = model.num_vocab
         self._seed = seed
         self._seconds = 0.0
+        self.grammar: Grammar | None = None
         self.accept(prompt)
+        if params.grammar is not None:
+            self.grammar = Grammar(model, params.grammar)
+            lib.dyspec_sampler_set_grammar(self.handle.address, self.grammar.handle.address)
 
     @property
     def seed(self) -> int:
@@ -76,7 +82,7 @@ class Sampler:
         """The target's token number `index` of the reply, given its row of logits.
 
         Raises:
-            DyspecError: the row holds no finite value.
+            DyspecError: the row holds no finite value, or nothing fits the grammar.
         """
         token: int = lib.dyspec_sampler_sample(self.handle.address, row_address, index)
         self.check(token)
@@ -120,21 +126,23 @@ class Sampler:
         return float(native.uniform(self.seed, index, stream, np.array([token], np.int32))[0])
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Add emitted tokens to the text that penalties and DRY see."""
-        if self._chain.remembers and tokens:
+        """Add emitted tokens to the text that penalties, DRY and the grammar see."""
+        if (self._chain.remembers or self.grammar is not None) and tokens:
             ids = np.array(tokens, np.int32)
             lib.dyspec_sampler_accept(
                 self.handle.address, pointer(ids, np.int32, len(ids)), len(ids)
             )
 
     def check(self, code: int) -> None:
-        """Raise what a negative code means that is about logits.
+        """Raise what a negative code means that is about the choice of a token.
 
         Raises:
-            DyspecError: the row holds no finite value.
+            DyspecError: the row holds no finite value, or nothing fits the grammar.
         """
         if code == NOT_FINITE:
             raise self._nothing_left()
+        if code == NOTHING_FITS:
+            raise DyspecError("no token of the model's vocabulary fits the grammar here")
 
     def _nothing_left(self) -> DyspecError:
         if any(bias == -math.inf for _, bias in self.params.logit_bias):
@@ -152,6 +160,8 @@ class Sampler:
         return float(lib.dyspec_sampler_rows_seconds(self.handle.address))
 
     def close(self) -> None:
-        """Free sampler and chain.  Idempotent."""
+        """Free sampler, chain and grammar.  Idempotent."""
         self.handle.close()
         self._chain.close()
+        if self.grammar is not None:
+            self.grammar.close()

@@ -16,6 +16,7 @@ from dyspec_edge.llama.context import (
     Context,
 )
 from dyspec_edge.llama.devices import Device, gpu_devices, supports_gpu
+from dyspec_edge.llama.grammar import create_grammar
 from dyspec_edge.llama.log import set_verbose
 from dyspec_edge.llama.model import Model
 from dyspec_edge.llama.sampler import SamplerChain, SamplingParams
@@ -32,6 +33,7 @@ __all__ = [
     "Model",
     "SamplerChain",
     "SamplingParams",
+    "create_grammar",
     "gpu_devices",
     "set_verbose",
     "supports_gpu",

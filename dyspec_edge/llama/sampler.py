@@ -44,6 +44,7 @@ class SamplingParams:
             context.
         logit_bias: (token id, value added to its logit) pairs; a mapping is taken as well.
         ignore_eos: no end token is ever drawn; the text ends with its limit or a stop string.
+        grammar: GBNF with a rule `root` that the text has to fit, or None.
         seed: 0 to 2**64 - 1, or None for a fresh random one per reply.
     """
 
@@ -62,6 +63,7 @@ class SamplingParams:
     dry_penalty_last_n: int = 64
     logit_bias: tuple[tuple[int, float], ...] = ()
     ignore_eos: bool = False
+    grammar: str | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +94,8 @@ class SamplingParams:
             value = getattr(self, name)
             if not _is_whole(value) or not -1 <= value < 2**31:
                 raise OptionError(f"{name} is {value!r}; it must be a whole number from -1 on")
+        if self.grammar is not None and not isinstance(self.grammar, str):
+            raise OptionError(f"grammar is {self.grammar!r:.40}; it must be a text")
         if self.seed is not None and not (_is_whole(self.seed) and 0 <= self.seed < 2**64):
             raise OptionError(f"seed is {self.seed!r}; it must lie in 0 to 2**64 - 1")
         self._check_bias(num_vocab)

@@ -13,6 +13,7 @@ from dyspec_edge.native.expansion import Expansion
 from dyspec_edge.native.handle import Handle
 from dyspec_edge.native.library import (
     BACKEND_FUNCTIONS,
+    GRAMMAR_FUNCTIONS,
     LLAMA_FUNCTIONS,
     MAX_SEQUENCES,
     Int32s,
@@ -29,6 +30,7 @@ from dyspec_edge.native.tree import Tree, depth_first, tree_struct
 
 __all__ = [
     "BACKEND_FUNCTIONS",
+    "GRAMMAR_FUNCTIONS",
     "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
     "WIDTHS",

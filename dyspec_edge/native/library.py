@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 12
+ABI_VERSION = 13
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -25,6 +25,7 @@ NOT_FINITE = -2
 OUT_OF_SEQUENCES = -3
 DECODE_FAILED = -4
 CALLER_FAILED = -5
+NOTHING_FITS = -6
 FIRST_BAD_ROW = -1000
 
 
@@ -41,6 +42,13 @@ class TreeStruct(ctypes.Structure):
 
 LLAMA_FUNCTIONS = ("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp")
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
+
+
+GRAMMAR_FUNCTIONS = (
+    *(f"sampler_{name}" for name in ("clone", "apply", "accept", "free")),
+    *("vocab_is_control", "vocab_is_eog"),
+)
+"""Those whose addresses dyspec_grammar_functions holds, in its order."""
 
 
 BACKEND_FUNCTIONS = (
@@ -76,9 +84,19 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [c_uint64, *[c_double] * 4, *[c_int32] * 3, address_t, address_t, c_int32],
     ),
     "dyspec_ranking_free": (None, [address_t]),
+    "dyspec_grammar_create": (address_t, [address_t] * 3),
+    "dyspec_grammar_free": (None, [address_t]),
+    "dyspec_grammar_accept": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_grammar_follow": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_grammar_start_step": (None, [address_t]),
+    "dyspec_grammar_filter": (
+        c_int32,
+        [address_t, POINTER(TreeStruct), c_int32, address_t, address_t, c_int32],
+    ),
     "dyspec_sampler_create": (address_t, [*[address_t] * 3, c_int32, c_uint64, c_int32]),
     "dyspec_sampler_free": (None, [address_t]),
     "dyspec_sampler_set_seed": (None, [address_t, c_uint64]),
+    "dyspec_sampler_set_grammar": (None, [address_t, address_t]),
     "dyspec_sampler_sample": (c_int32, [address_t, address_t, c_uint32]),
     "dyspec_sampler_accept": (None, [address_t, address_t, c_int32]),
     "dyspec_sampler_apply": (c_int32, [address_t] * 4),
@@ -117,7 +135,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_drafter_set_backend_sampler": (None, [address_t, address_t]),
     "dyspec_drafter_start_step": (
         None,
-        [address_t, POINTER(TreeStruct), address_t, address_t, c_int32, c_int32],
+        [address_t, POINTER(TreeStruct), *[address_t] * 3, c_int32, c_int32],
     ),
     "dyspec_drafter_propose": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_drafter_passes": (c_int32, [*[address_t] * 3, c_int32]),

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 12
+#define DYSPEC_ABI_VERSION 13
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -33,6 +33,7 @@ enum dyspec_error {
     DYSPEC_E_SEQUENCES = -3,  // more leaves than sequence ids
     DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache_failure says how
     DYSPEC_E_CALLER = -5,     // the caller's own dyspec_proposer failed, and knows why
+    DYSPEC_E_GRAMMAR = -6,    // no token fits the grammar
     DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
 };
 
@@ -151,10 +152,46 @@ DYSPEC_API dyspec_ranking *dyspec_ranking_create(uint64_t seed, double temperatu
                                                  const float *bias, int32_t n_bias);
 DYSPEC_API void dyspec_ranking_free(dyspec_ranking *ranking);
 
-// ---- the target's own token -------------------------------------------------------------
+// ---- grammar ----------------------------------------------------------------------------
 
 struct dyspec_candidates; // llama_token_data_array
+struct dyspec_tree;
 struct llama_sampler;
+
+// llama_sampler_clone, _apply, _accept and _free, llama_vocab_is_control and _is_eog.
+typedef struct dyspec_grammar_functions {
+    struct llama_sampler *(*clone)(const struct llama_sampler *);
+    void (*apply)(struct llama_sampler *, struct dyspec_candidates *);
+    void (*accept)(struct llama_sampler *, int32_t token);
+    void (*free)(struct llama_sampler *);
+    bool (*is_control)(const void *vocab, int32_t token);
+    bool (*is_eog)(const void *vocab, int32_t token);
+} dyspec_grammar_functions;
+
+// What a reply may be: llama.cpp's grammar sampler after the text so far, and copies of it at the
+// nodes of a tree.  Control tokens never fit, but for those that end a text.
+typedef struct dyspec_grammar dyspec_grammar;
+
+// Takes `start`, made by llama_sampler_init_grammar for `vocab`.
+DYSPEC_API dyspec_grammar *dyspec_grammar_create(const dyspec_grammar_functions *functions,
+                                                 const void *vocab, struct llama_sampler *start);
+DYSPEC_API void dyspec_grammar_free(dyspec_grammar *x);
+
+// Go on with the first of the tokens that fit.  Returns how many.
+DYSPEC_API int32_t dyspec_grammar_accept(dyspec_grammar *x, const int32_t *tokens, int32_t n);
+
+// How many of the tokens, one after the other, might follow the text.
+DYSPEC_API int32_t dyspec_grammar_follow(const dyspec_grammar *x, const int32_t *tokens, int32_t n);
+
+// Forget the tree of the step before.
+DYSPEC_API void dyspec_grammar_start_step(dyspec_grammar *x);
+
+// -inf for those of n logits whose ids must not come below the node.  Returns how many are left.
+DYSPEC_API int32_t dyspec_grammar_filter(dyspec_grammar *x, const struct dyspec_tree *tree,
+                                         int32_t node, const int32_t *ids, float *logits,
+                                         int32_t n);
+
+// ---- the target's own token -------------------------------------------------------------
 
 // llama_sampler_apply and llama_sampler_accept.
 typedef void (*dyspec_apply_function)(struct llama_sampler *, struct dyspec_candidates *);
@@ -174,11 +211,16 @@ DYSPEC_API dyspec_sampler *dyspec_sampler_create(dyspec_apply_function apply,
 DYSPEC_API void dyspec_sampler_free(dyspec_sampler *x);
 DYSPEC_API void dyspec_sampler_set_seed(dyspec_sampler *x, uint64_t seed);
 
+// From here on the text has to fit `grammar`, which outlives the sampler.
+DYSPEC_API void dyspec_sampler_set_grammar(dyspec_sampler *x, dyspec_grammar *grammar);
+
 // The token number `index` of the reply, given its row of logits.
-// Returns DYSPEC_E_NOT_FINITE if nothing can be chosen.
+// The grammar looks at the whole row only where the draw does not fit; then what it leaves goes
+// through the chain, and the draw is made again with the same noise.
+// Returns DYSPEC_E_NOT_FINITE or DYSPEC_E_GRAMMAR if nothing can be chosen.
 DYSPEC_API int32_t dyspec_sampler_sample(dyspec_sampler *x, const float *row, uint32_t index);
 
-// Tell penalties and DRY that the tokens are part of the text.
+// Tell penalties, DRY and the grammar that the tokens are part of the text.
 DYSPEC_API void dyspec_sampler_accept(dyspec_sampler *x, const int32_t *tokens, int32_t n);
 
 // What the chain leaves of a row, in any order; ids and logits have room for n_vocab.
@@ -318,11 +360,13 @@ DYSPEC_API void dyspec_drafter_free(dyspec_drafter *drafter);
 DYSPEC_API void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
                                                    const dyspec_backend_sampler *sampler);
 
-// `tree` and `ranking` serve until the next step.  `unread` is committed with the first pass;
-// first_index is that of the token below the root.
+// `tree`, `ranking` and `grammar` serve until the next step; without a grammar (NULL) anything may
+// be drafted.  `unread` is committed with the first pass; first_index is that of the token below
+// the root.
 DYSPEC_API void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
-                                          const dyspec_ranking *ranking, const int32_t *unread,
-                                          int32_t n_unread, int32_t first_index);
+                                          const dyspec_ranking *ranking, dyspec_grammar *grammar,
+                                          const int32_t *unread, int32_t n_unread,
+                                          int32_t first_index);
 
 // A dyspec_proposer; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
 // lacks has no candidates, nor has what is below it.

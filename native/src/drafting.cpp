@@ -16,6 +16,7 @@ struct dyspec_drafter {
     // this step
     dyspec_tree *tree = nullptr;
     const dyspec_ranking *ranking = nullptr;
+    dyspec_grammar *grammar = nullptr;
     std::vector<int32_t> unread; // committed with the first pass
     int32_t first_index = 0;
     std::vector<int32_t> pass_rows;
@@ -92,11 +93,15 @@ void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
 }
 
 void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
-                               const dyspec_ranking *ranking, const int32_t *unread,
-                               int32_t n_unread, int32_t first_index) {
+                               const dyspec_ranking *ranking, dyspec_grammar *grammar,
+                               const int32_t *unread, int32_t n_unread, int32_t first_index) {
     dyspec_drafter &x = *drafter;
     x.tree = tree;
     x.ranking = ranking;
+    x.grammar = grammar;
+    if (grammar != nullptr) {
+        dyspec_grammar_start_step(grammar);
+    }
     x.unread.assign(unread, unread + n_unread);
     x.first_index = first_index;
     x.pass_rows.clear();
@@ -127,6 +132,9 @@ int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
         const int32_t code = find_candidates(x, i, ids);
         if (code < 0) {
             return code <= DYSPEC_E_ROW ? code - int32_t(i) : code;
+        }
+        if (x.grammar != nullptr) {
+            dyspec_grammar_filter(x.grammar, x.tree, node, ids, x.logits.data(), tree.n_ranks);
         }
         const int32_t index = x.first_index + tree.depth[node];
         dyspec_rank(x.ranking, 1, tree.n_ranks, ids, x.logits.data(), &index, &node,

@@ -2,6 +2,7 @@
 #include "sampling.h"
 
 #include "clock.h"
+#include "grammar.h"
 #include "objects.h"
 
 #include <cmath>
@@ -26,13 +27,31 @@ int64_t largest(const dyspec_candidates &left) {
 }
 
 // What the chain leaves of a row; it may point to storage of the chain's own.
-dyspec_candidates apply(dyspec_sampler &x, const float *row) {
+dyspec_candidates left_of(dyspec_sampler &x, const float *row, bool grammar_first) {
     dyspec_fill_candidates(row, x.n_vocab, x.data.data());
     dyspec_candidates left{x.data.data(), size_t(x.n_vocab), -1, false};
+    if (grammar_first) {
+        apply(*x.grammar, x.grammar->text, left);
+    }
     if (x.chain != nullptr) {
         x.apply(x.chain, &left);
     }
     return left;
+}
+
+int32_t draw(dyspec_sampler &x, const float *row, uint32_t index, bool grammar_first) {
+    const auto started = Clock::now();
+    if (x.chain == nullptr && !grammar_first) {
+        const int32_t token = dyspec_argmax(row, x.n_vocab);
+        x.rows_seconds += seconds_since(started);
+        return token;
+    }
+    const dyspec_candidates left = left_of(x, row, grammar_first);
+    const int64_t chosen =
+        x.greedy ? largest(left)
+                 : dyspec_gumbel_argmax(left.data, int64_t(left.size), x.seed, index, 0);
+    x.seconds += seconds_since(started);
+    return chosen < 0 ? int32_t(chosen) : left.data[chosen].id;
 }
 
 } // namespace
@@ -57,22 +76,23 @@ void dyspec_sampler_set_seed(dyspec_sampler *x, uint64_t seed) {
     x->seed = seed;
 }
 
+void dyspec_sampler_set_grammar(dyspec_sampler *x, dyspec_grammar *grammar) {
+    x->grammar = grammar;
+}
+
 int32_t dyspec_sampler_sample(dyspec_sampler *x, const float *row, uint32_t index) {
-    const auto started = Clock::now();
-    if (x->chain == nullptr) {
-        const int32_t token = dyspec_argmax(row, x->n_vocab);
-        x->rows_seconds += seconds_since(started);
+    const int32_t token = draw(*x, row, index, false);
+    if (x->grammar == nullptr || token < 0 || allows(*x->grammar, x->grammar->text, token)) {
         return token;
     }
-    const dyspec_candidates left = apply(*x, row);
-    const int64_t chosen =
-        x->greedy ? largest(left)
-                  : dyspec_gumbel_argmax(left.data, int64_t(left.size), x->seed, index, 0);
-    x->seconds += seconds_since(started);
-    return chosen < 0 ? int32_t(chosen) : left.data[chosen].id;
+    const int32_t fitting = draw(*x, row, index, true);
+    return fitting == DYSPEC_E_NOT_FINITE ? int32_t(DYSPEC_E_GRAMMAR) : fitting;
 }
 
 void dyspec_sampler_accept(dyspec_sampler *x, const int32_t *tokens, int32_t n) {
+    if (x->grammar != nullptr) {
+        dyspec_grammar_accept(x->grammar, tokens, n);
+    }
     if (x->chain == nullptr || x->accept == nullptr) {
         return;
     }
@@ -83,7 +103,7 @@ void dyspec_sampler_accept(dyspec_sampler *x, const int32_t *tokens, int32_t n) 
 
 int32_t dyspec_sampler_apply(dyspec_sampler *x, const float *row, int32_t *ids, float *logits) {
     const auto started = Clock::now();
-    const dyspec_candidates left = apply(*x, row);
+    const dyspec_candidates left = left_of(*x, row, false);
     for (size_t i = 0; i < left.size; i++) {
         ids[i] = left.data[i].id;
         logits[i] = left.data[i].logit;

@@ -26,6 +26,7 @@ struct dyspec_sampler {
     const int32_t n_vocab;
     const bool greedy; // arg max of what the chain leaves, the first among equals
     uint64_t seed;
+    dyspec_grammar *grammar = nullptr;  // NULL: any text
     std::vector<dyspec_candidate> data; // [n_vocab], working memory
     double seconds = 0;                 // total in the chain and the draw
     double rows_seconds = 0;            // total of reducing bare rows

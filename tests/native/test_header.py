@@ -54,6 +54,10 @@ def test_the_header_and_its_copy_for_ctypes_agree() -> None:
         ("tree", [field[0] for field in library.TreeStruct._fields_]),
         ("backend_functions", [*library.BACKEND_FUNCTIONS]),
         ("llama", [name.removeprefix("memory_") for name in library.LLAMA_FUNCTIONS]),
+        (
+            "grammar_functions",
+            [re.sub("^(sampler|vocab)_", "", name) for name in library.GRAMMAR_FUNCTIONS],
+        ),
     ):
         body = re.search(rf"typedef struct dyspec_{struct} {{(.*?)}} dyspec_", header, re.DOTALL)
         assert body is not None

@@ -220,10 +220,12 @@ class ModelDrafter(Drafter):
         self._move_window(len(self.cache.tokens))
         self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
         unread = np.array(self._unread, np.int32)
+        grammar = self.ranking.grammar
         native.lib.dyspec_drafter_start_step(
             self._handle.address,
             tree.struct,
             self.ranking.handle.address,
+            grammar.handle.address if grammar is not None else None,
             native.pointer(unread, np.int32, len(unread)),
             len(unread),
             self._index,

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.decode.sampling import DRAW_STREAM, SamplingParams
 
 Ids = npt.NDArray[np.int32]
@@ -28,6 +29,7 @@ class Ranking:
         params: the target's sampling options.
         seed: the reply's seed.
         residual: children are drawn (`residual`) instead of ranked (`match`).
+        grammar: what the reply has to fit; other candidates are left out.
         draft_temperature: overrides 1.0 (`match`) or the target's temperature (`residual`).
         shared_noise: False ranks by plain probability under `match`; tests use it to show that
             the noise is what makes guesses right.
@@ -39,6 +41,7 @@ class Ranking:
     residual: bool = False
     draft_temperature: float | None = None
     shared_noise: bool = True
+    grammar: Grammar | None = None
     handle: native.Handle = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

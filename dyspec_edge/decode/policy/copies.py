@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from dyspec_edge.decode.cache import common_prefix
 from dyspec_edge.decode.draft.lookup import Lookup
+from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.decode.tree import TokenTree
 
 KAP, KW = 2.0, 4.0
@@ -45,13 +46,15 @@ class Copies:
         self.lookup.follow(text)
         return num_new
 
-    def add_to(self, tree: TokenTree, max_nodes: int) -> None:
-        """Add what followed the longest match, as far as it may be right."""
+    def add_to(self, tree: TokenTree, max_nodes: int, grammar: Grammar | None = None) -> None:
+        """Add what followed the longest match, as far as it may be right and fits the grammar."""
         length, start = self.lookup.match()
         if not length:
             return
-        node = 0
-        for j, token in enumerate(self.lookup.copy(start, max_nodes)):
+        node, tokens = 0, self.lookup.copy(start, max_nodes)
+        if grammar is not None:
+            tokens = tokens[: grammar.num_following(tokens)]
+        for j, token in enumerate(tokens):
             confidence = max(LEAST_CONFIDENCE, 1.0 - self.kappa / (length + j))
             if tree.value[node] * confidence < LEAST_P:
                 return

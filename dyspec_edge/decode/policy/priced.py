@@ -128,7 +128,8 @@ class PricedPolicy(Policy):
         self._planned = self.target.table
         if self.target.asks_for_one_row:
             return ROOT
-        self.copies.add_to(tree, min(max_depth, ROWS - 1))
+        rule = drafter.ranking
+        self.copies.add_to(tree, min(max_depth, ROWS - 1), rule.grammar if rule else None)
         may_draft = self._may_draft()
         stake = min(self._trials.left(token), self.left - token)
         # One doubtful price shall not cost all that the account has: small sizes come first.
