@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.decode.policy.copies import Copies
 from dyspec_edge.decode.policy.priced import A0, PricedPolicy
 from dyspec_edge.decode.tree import TokenTree
@@ -24,7 +25,7 @@ NEVER = 1e9
 class _NoCopies(Copies):
     """Finds none."""
 
-    def add_to(self, _tree: TokenTree, _max_nodes: int) -> None:
+    def add_to(self, _tree: TokenTree, _max_nodes: int, _grammar: Grammar | None = None) -> None:
         """Add nothing."""
 
 
