@@ -19,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
+from dyspec_edge.decode import logprobs
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.policy import ROOT, PlainPolicy, Policy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.snapshot import TreeSnapshot
@@ -47,6 +49,7 @@ class Step(NamedTuple):
         nodes: what the target checked, the root first.
         cost: the parts of `seconds`.
         tree: the tree as it was, where `generate` was asked to keep it.
+        logprobs: those of `tokens`, where `generate` was asked for them.
     """
 
     tokens: tuple[int, ...]
@@ -58,6 +61,7 @@ class Step(NamedTuple):
     nodes: tuple[int, ...] = (0,)
     cost: StepCost = StepCost()
     tree: TreeSnapshot | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class Conversation:
@@ -133,11 +137,15 @@ class Conversation:
             drafter.read(on_progress=lambda done, total: report(read + done, read + total))
         return reused
 
-    def generate(self, max_tokens: int, *, keep_trees: bool = False) -> Iterator[Step]:
+    def generate(
+        self, max_tokens: int, *, keep_trees: bool = False, num_logprobs: int | None = None
+    ) -> Iterator[Step]:
         """Steps until an end token or `max_tokens` tokens, after `begin`.
 
         Args:
             keep_trees: whether steps carry their trees.
+            num_logprobs: steps carry the log-probabilities of their tokens and of so many most
+                likely ones; None for none.
 
         Raises:
             Cancelled: `abort` was called; caches as they were after the last step.
@@ -149,7 +157,7 @@ class Conversation:
                 if self.is_aborted:  # on a GPU nobody looks at it inside a pass
                     raise Cancelled("stopped")
                 self._take_turn()
-                step = self._step(index, max_tokens - index, keep_trees)
+                step = self._step(index, max_tokens - index, keep_trees, num_logprobs)
                 index += len(step.tokens)
                 self._root = step.tokens[-1]
                 yield step
@@ -158,7 +166,7 @@ class Conversation:
         finally:
             self.rewind(len(self.target.tokens))
 
-    def _step(self, index: int, room: int, keep_tree: bool) -> Step:
+    def _step(self, index: int, room: int, keep_tree: bool, num_logprobs: int | None) -> Step:
         tree, drafter, timer = self.tree, self.drafter, self._timer
         assert self._sampler is not None, "begin() comes first"
         timer.start()
@@ -171,6 +179,9 @@ class Conversation:
         cost = timer.verified(found.draw_seconds)
         self.policy.learn(tree, found.path, found.tokens, cost)
         checked = tuple(nodes.tolist())
+        likely = None
+        if num_logprobs is not None:  # until the target's next pass its rows are there
+            likely = logprobs.of_path(self.target, checked, found.path, found.tokens, num_logprobs)
         return Step(
             tokens=tuple(found.tokens),
             num_drafted=len(checked) - 1,
@@ -182,6 +193,7 @@ class Conversation:
             nodes=checked,
             cost=cost,
             tree=TreeSnapshot.of(tree, nodes, found.path) if keep_tree else None,
+            logprobs=likely,
         )
 
     def rewind(self, length: int) -> None:

@@ -21,6 +21,13 @@ def max_tokens(value: Any) -> int | None:
     return value
 
 
+def logprobs(value: Any) -> int | None:
+    """Most likely tokens that are named beside each token; None for no log-probabilities."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise OptionError(f"logprobs is {value!r}; it must be a whole number from 0 on, or None")
+    return value
+
+
 def stop(value: Any) -> tuple[str, ...]:
     """Stop strings: one text, several, or None."""
     if value is None:

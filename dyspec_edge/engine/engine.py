@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine.prompt import Prompt, PromptBuilder
@@ -117,6 +118,8 @@ class Engine:
         max_tokens: int | None = -1,
         stop: str | Sequence[str] | None = (),
         raw: bool = False,
+        json_schema: Mapping[str, Any] | bool | None = None,
+        logprobs: int | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Generator[Chunk]:
         """Generate a reply piece by piece.
@@ -130,11 +133,16 @@ class Engine:
             sampling: how tokens are sampled.
             max_tokens: -1 or None for as many as fit into the context; 0 reads the prompt only.
             stop: the reply ends before this string, or the first of these.
+            json_schema: the reply is a JSON document that is valid under it, as far as it goes;
+                {"type": "object"} for any object.
+            logprobs: chunks carry the target's log-probabilities of their tokens, and of so many
+                most likely ones; None for none.
             on_prefill: called with (tokens read, tokens to read) while the prompt is read.
 
         Raises:
             ContextOverflow: the prompt fills the context.
-            OptionError: an empty prompt, or a value that has no meaning.
+            OptionError: an empty prompt, a value that has no meaning, or a keyword of the schema
+                that a grammar cannot keep.
             DecodeError: llama.cpp failed.
             EngineBusy: this thread has left another stream half-read, so that waiting for it would
                 never end.
@@ -145,6 +153,8 @@ class Engine:
             max_tokens=max_tokens,
             stop=stop,
             raw=raw,
+            json_schema=json_schema,
+            logprobs=logprobs,
             on_prefill=on_prefill,
         )
         return self._turn.stream(reply, self._begin_turn, self.conversation.clear_abort)
@@ -157,24 +167,36 @@ class Engine:
         max_tokens: int | None = -1,
         stop: str | Sequence[str] | None = (),
         raw: bool = False,
+        json_schema: Mapping[str, Any] | bool | None = None,
+        logprobs: int | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Completion:
         """The whole reply at once; arguments and errors as in `stream`."""
         text: list[str] = []
         tokens: list[int] = []
+        likely: list[TokenLogprobs] = []
         for chunk in self.stream(
             prompt,
             sampling=sampling,
             max_tokens=max_tokens,
             stop=stop,
             raw=raw,
+            json_schema=json_schema,
+            logprobs=logprobs,
             on_prefill=on_prefill,
         ):
             text.append(chunk.text)
             tokens.extend(chunk.tokens)
+            likely.extend(chunk.logprobs or ())
         assert chunk.finish_reason is not None
         assert chunk.stats is not None
-        return Completion("".join(text), tuple(tokens), chunk.finish_reason, chunk.stats)
+        return Completion(
+            "".join(text),
+            tuple(tokens),
+            chunk.finish_reason,
+            chunk.stats,
+            None if logprobs is None else tuple(likely),
+        )
 
     def cancel(self) -> None:
         """End the reply that is being generated, from any thread or a signal handler.

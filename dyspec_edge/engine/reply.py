@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
+from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams, fresh_seed
 from dyspec_edge.decode.stats import Counters, Stats, summarise
@@ -26,12 +27,14 @@ class Chunk:
         finish_reason: on the last chunk "stop" (end token or stop string), "length" (max_tokens
             or context full) or "cancelled"; else None.
         stats: the figures, on the last chunk.
+        logprobs: of `tokens`, where they were asked for.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish_reason: str | None = None
     stats: Stats | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Completion:
     tokens: tuple[int, ...]
     finish_reason: str
     stats: Stats
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class Reply:
@@ -102,11 +106,15 @@ class Reply:
         self._before = Counters.read(conversation)
 
     def chunks(
-        self, max_tokens: int, on_prefill: Callable[[int, int], None] | None
+        self,
+        max_tokens: int,
+        num_logprobs: int | None,
+        on_prefill: Callable[[int, int], None] | None,
     ) -> Generator[Chunk]:
         """Read the prompt and generate; the last chunk has the figures.
 
         Args:
+            num_logprobs: most likely tokens beside each token; None for no log-probabilities.
             on_prefill: called with (tokens read, tokens to read) while the prompt is read.
 
         Raises:
@@ -114,7 +122,9 @@ class Reply:
         """
         try:
             self._read_prompt(on_prefill)
-            for step in self._conversation.generate(max_tokens, keep_trees=True):
+            for step in self._conversation.generate(
+                max_tokens, keep_trees=True, num_logprobs=num_logprobs
+            ):
                 yield self._take(step)
                 if self._finish_reason is not None:
                     break
@@ -158,7 +168,8 @@ class Reply:
         emitted = tuple(self.tokens[first:])
         self._steps.append(step._replace(num_accepted=min(step.num_accepted, len(emitted))))
         self.last_step = step
-        return Chunk(shown, emitted)
+        likely = None if step.logprobs is None else step.logprobs[: len(emitted)]
+        return Chunk(shown, emitted, logprobs=likely)
 
     def _last_chunk(self) -> Chunk:
         """What was held back, the reason of the end, and the figures."""

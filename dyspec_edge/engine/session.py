@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from dyspec_edge.decode.loop import Conversation, Step
@@ -23,6 +24,7 @@ from dyspec_edge.engine.reply import Chunk, Reply
 from dyspec_edge.engine.thought_tokens import ThoughtMarkers
 from dyspec_edge.errors import ContextOverflow, OptionError
 from dyspec_edge.llama import Model
+from dyspec_edge.text.json_schema import to_gbnf
 from dyspec_edge.text.template import Message
 
 
@@ -76,6 +78,8 @@ class Session:
         max_tokens: int | None,
         stop: str | Sequence[str] | None,
         raw: bool,
+        json_schema: Mapping[str, Any] | bool | None = None,
+        logprobs: int | None = None,
         on_prefill: Callable[[int, int], None] | None,
     ) -> Generator[Chunk]:
         """The chunks of a reply; arguments and errors as of `Engine.stream`.
@@ -85,6 +89,11 @@ class Session:
         started = time.perf_counter()
         params.check(self._model.num_vocab)
         params = params.without_end(self._model.end_tokens.tolist())
+        if json_schema is not None:
+            if params.grammar is not None:
+                raise OptionError("both a grammar and json_schema are given; give one of them")
+            params = replace(params, grammar=to_gbnf(json_schema))
+        num_logprobs = arguments.logprobs(logprobs)
         most, stops = arguments.max_tokens(max_tokens), arguments.stop(stop)
         if not isinstance(prompt, Prompt):
             prompt = self.prepare(prompt, raw=raw)
@@ -102,7 +111,7 @@ class Session:
             plain_seconds=self._plain_seconds,
         )
         try:
-            with closing(reply.chunks(limit, on_prefill)) as chunks:
+            with closing(reply.chunks(limit, num_logprobs, on_prefill)) as chunks:
                 for chunk in chunks:
                     self.last_step = reply.last_step or self.last_step
                     yield chunk

@@ -38,7 +38,7 @@ MAX_REPEATS = 1000
 """Of one item: llama.cpp writes a rule for each, up to 2000."""
 
 
-def to_gbnf(schema: Schema) -> str:
+def to_gbnf(schema: Schema | bool) -> str:
     """A grammar whose texts are JSON documents that are valid under `schema`.
 
     Raises:
@@ -53,7 +53,7 @@ def to_gbnf(schema: Schema) -> str:
 class _Grammar:
     """The rules of one document, written one after the other."""
 
-    def __init__(self, document: Schema) -> None:
+    def __init__(self, document: Schema | bool) -> None:
         self._document = document
         self._rules: dict[str, str] = {}
         self._refs: dict[str, str] = {}
