@@ -6,6 +6,7 @@ engine's own types.  Which files the model options mean is the job of `model_cho
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -190,11 +191,20 @@ _CHAIN_OPTIONS = (
     _option(_SAMPLING, "-l", "--logit-bias", type=Bias(), multiple=True,
             help="Add to the logit of a token, e.g. 15043+1; may be repeated."),
 )  # fmt: skip
+_GRAMMAR_OPTIONS = (
+    _option(_SAMPLING, "--grammar", type=TEXT, metavar="GBNF",
+            help="The reply fits this grammar, from its rule root on."),
+    _option(_SAMPLING, "--grammar-file", type=_FILE, metavar="FILE", help="The same, from a file."),
+    _option(_SAMPLING, "-j", "--json-schema", type=TEXT, metavar="SCHEMA",
+            help="The reply is JSON that is valid under this schema; {}: any JSON."),
+    _option(_SAMPLING, "-jf", "--json-schema-file", type=_FILE, metavar="FILE",
+            help="The same, from a file."),
+)  # fmt: skip
 _SEED = _option(_SAMPLING, "-s", "--seed", type=Size(-1, MAX_SEED), default=-1,
                 show_default=True, help="Seed of the first reply; -1: a random one.")  # fmt: skip
 _IGNORE_EOS = _option(_SAMPLING, "--ignore-eos", is_flag=True,
                       help="Never draw an end token; the text ends with -n or --stop.")  # fmt: skip
-_SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _IGNORE_EOS, _SEED)
+_SAMPLING_OPTIONS = (_TEMPERATURE, *_CHAIN_OPTIONS, _IGNORE_EOS, *_GRAMMAR_OPTIONS, _SEED)
 
 _TEXT_HEADING = "Text"
 _TEXT_OPTIONS = (
@@ -343,8 +353,39 @@ def sampling_params(typed: Mapping[str, Any]) -> SamplingParams:
         dry_penalty_last_n=typed["dry_penalty_last_n"],
         logit_bias=tuple(typed["logit_bias"]),
         ignore_eos=typed.get("ignore_eos", False),
+        grammar=grammar(typed),
         seed=None if typed["seed"] == -1 else typed["seed"],
     )
+
+
+def grammar(typed: Mapping[str, Any]) -> str | None:
+    """The GBNF that --grammar, --json-schema or their files say, if one of them is there.
+
+    Raises:
+        OptionError: several are given, or what they say cannot be used.
+        DyspecError: a file is not UTF-8.
+    """
+    names = ("grammar", "grammar_file", "json_schema", "json_schema_file")
+    given = [(name, typed[name]) for name in names if isinstance(typed.get(name), (str, Path))]
+    if not given:
+        return None
+    spelled = [f"--{name.replace('_', '-')}" for name, _ in given]
+    if len(given) > 1:
+        raise OptionError(f"{spelled[0]} and {spelled[1]} exclude each other; give one of them")
+    text = given[0][1]
+    if isinstance(text, Path):
+        try:
+            text = decode(text.read_bytes(), f"the file '{text}'")
+        except OSError as error:
+            raise OptionError(f"{spelled[0]}: cannot read '{text}': {error.strerror}") from None
+    if spelled[0].startswith("--grammar"):
+        return str(text)
+    from dyspec_edge.text.json_schema import to_gbnf
+
+    try:
+        return to_gbnf(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"{spelled[0]} is no JSON: {error}") from None
 
 
 def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) -> EngineConfig:

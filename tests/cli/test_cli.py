@@ -100,6 +100,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
         "--device-sampling", "on", "-ctkd", "f16", "-ctvd", "bf16", "--ignore-eos",
+        "--grammar", "root ::= [a-z]",
         "--chat-template-kwargs", '{"enable_thinking": true, "x": [1]}', "--reasoning", "off",
         "--temp", "0", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--typical", "0.9",
         "--repeat-penalty", "1.1", "--repeat-last-n", "32", "--frequency-penalty", "-0.5",
@@ -122,7 +123,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         temperature=0, top_k=5, top_p=0.5, min_p=0.1, typical=0.9, repeat_penalty=1.1,
         repeat_last_n=32, frequency_penalty=-0.5, presence_penalty=0.25, dry_multiplier=0.8,
         dry_base=2, dry_allowed_length=3, logit_bias=((15043, 1.5), (7, float("-inf"))), seed=42,
-        ignore_eos=True,
+        ignore_eos=True, grammar="root ::= [a-z]",
     )  # fmt: skip
     call = {"sampling": sampling, "max_tokens": 9, "stop": ("END", "\n"), "raw": False}
     assert engines[0].calls == [call]
@@ -424,6 +425,7 @@ def test_every_option_of_the_design_exists() -> None:
         "--presence-penalty --dry-multiplier --dry-base --dry-allowed-length --logit-bias --seed "
         "--no-mmap --mlock --policy --verify --draft-temp --device-sampling "
         "--chat-template --chat-template-kwargs --reasoning --ignore-eos -e -ctkd -ctvd -r "
+        "--grammar --grammar-file -j --json-schema -jf --json-schema-file "
         "--load-mode --spec-draft-model --spec-draft-ngl --spec-draft-n-max --spec-draft-p-min "
         "--chat-template-file -sys -n --verbose --stop --raw --json -f"
     )
