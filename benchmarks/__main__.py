@@ -8,7 +8,6 @@ import click
 
 from benchmarks.bursts import bursts
 from benchmarks.device import device
-from benchmarks.memory import memory
 from benchmarks.near_ties import near_ties
 from benchmarks.overhead import overhead
 from benchmarks.peers.command import peers
@@ -30,7 +29,7 @@ def main() -> None:
     """
 
 
-PROGRAMS = (race, bursts, plain, overhead, rows, device, memory, near_ties, peers, replay)
+PROGRAMS = (race, bursts, plain, overhead, rows, device, near_ties, peers, replay)
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import click
 
@@ -24,7 +25,6 @@ from benchmarks.workbench import Bench, program, prompt_options
 from dyspec_edge.bench.prompts import Prompt, choose
 from dyspec_edge.engine import Engine
 
-NUM_PROCESSES = 3
 SPINNER = """
 import random, time
 while True:
@@ -33,8 +33,6 @@ while True:
         pass
     time.sleep(random.uniform(0.2, 2.0))
 """
-
-Steps = list[tuple[int, float]]
 
 
 @contextmanager
@@ -52,21 +50,14 @@ def company(num_processes: int) -> Iterator[None]:
 @contextmanager
 def empty_cache() -> Iterator[None]:
     """Nothing was measured before."""
-    before = os.environ.get("DYSPEC_EDGE_CACHE")
-    with TemporaryDirectory() as directory:
-        os.environ["DYSPEC_EDGE_CACHE"] = directory
-        try:
-            yield
-        finally:
-            del os.environ["DYSPEC_EDGE_CACHE"]
-            if before is not None:
-                os.environ["DYSPEC_EDGE_CACHE"] = before
+    with TemporaryDirectory() as directory, patch.dict(os.environ, DYSPEC_EDGE_CACHE=directory):
+        yield
 
 
 @program(tokens=300, name="bursts")
 @prompt_options()
 @click.option("--tries", default=10, show_default=True, help="First loads of each kind.")
-@click.option("--processes", default=NUM_PROCESSES, show_default=True, help="That come and go.")
+@click.option("--processes", default=3, show_default=True, help="That come and go.")
 def bursts(
     bench: Bench, categories: Sequence[str], each: int | None, tries: int, processes: int
 ) -> None:
@@ -133,7 +124,7 @@ def _bears(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
         return {name: written.steps for name, written in found.items()}
 
 
-def _written(engine: Engine, prompt: Prompt, num_tokens: int) -> Steps:
+def _written(engine: Engine, prompt: Prompt, num_tokens: int) -> list[tuple[int, float]]:
     reply = {"priced": tokens_of(engine, prompt, num_tokens)}
     return take_turns(reply, num_tokens)["priced"].steps
 

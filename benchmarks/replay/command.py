@@ -15,7 +15,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.replay.ablations import ABLATIONS
 from benchmarks.replay.curves import Machine, find_machine, own_machines
 from benchmarks.replay.distributions import NUM_SEQUENCES, Distributions, DraftModel
 from benchmarks.replay.simulation import Clock, Result, Source, replay
@@ -69,7 +68,6 @@ Figures = list[float]
     help="Name of a curve or a file of `dyspec-edge calibrate --json`; repeatable [default: all].",
 )
 @click.option("--policy", "policies", multiple=True, help="One more policy; repeatable.")
-@click.option("--ablations", is_flag=True, help="Also priced without each of its pieces.")
 @click.pass_context
 def main(
     context: click.Context,
@@ -79,7 +77,6 @@ def main(
     threads: int | None,
     curves: Sequence[str],
     policies: Sequence[str],
-    ablations: bool,
 ) -> None:
     """Simulate policies on recorded texts, on the machines of any cost curve."""
     if context.invoked_subcommand is not None:
@@ -104,12 +101,10 @@ def main(
         )
     with closing(Distributions(distributions or texts.with_suffix(".sqlite"), model)) as source:
         study = Study(recorded, machines, source)
-        study.run(policies, {"priced": PricedPolicy, **(ABLATIONS if ablations else {})})
+        study.run(policies)
     print(SIMULATION)
     document = study.show_speedups(extra=policies)
     study.show_accept_lengths()
-    if ablations:
-        study.show_ablations()
     print("\nCurves:\n")
     for machine in machines:
         print(f"- {machine.title}: {machine.basis}")
@@ -129,7 +124,7 @@ class Study:
 
     Attributes:
         fixed: by policy, for those whose passes do not depend on prices.
-        priced: `priced` and its ablations, by name and machine.
+        priced: `priced`, by machine.
     """
 
     def __init__(
@@ -138,15 +133,15 @@ class Study:
         self.texts = texts
         self.machines = machines
         self.fixed: dict[str, list[Result]] = {}
-        self.priced: dict[str, dict[str, list[Result]]] = {}
+        self.priced: dict[str, list[Result]] = {machine.name: [] for machine in machines}
         self._source = source
 
-    def run(self, policies: Sequence[str], kinds: dict[str, NewPolicy]) -> None:
+    def run(self, policies: Sequence[str]) -> None:
         """Replay everything, text by text: the draft then reads each prompt once."""
         specs = [*(f"chain:{k}" for k in CHAINS), *(f"dyspec:{n}" for n in TREES), *policies]
         fixed = [(spec, partial(_parsed, spec)) for spec in dict.fromkeys(specs)]
         with progress_bar() as bar:
-            per_text = len(fixed) + len(kinds) * len(self.machines)
+            per_text = len(fixed) + len(self.machines)
             task = bar.add_task("", total=per_text * len(self.texts))
 
             def replayed(text: RecordedText, name: str, new: NewPolicy, on: Machine) -> Result:
@@ -159,28 +154,27 @@ class Study:
                 for name, new in fixed:
                     result = replayed(text, name, new, self.machines[0])
                     self.fixed.setdefault(name, []).append(result)
-                for name, kind in kinds.items():
-                    for machine in self.machines:
-                        of_kind = self.priced.setdefault(name, {}).setdefault(machine.name, [])
-                        of_kind.append(replayed(text, name, kind, machine))
+                for machine in self.machines:
+                    result = replayed(text, "priced", PricedPolicy, machine)
+                    self.priced[machine.name].append(result)
 
     def speedups(self, name: str, machine: Machine) -> Figures:
-        """Of a policy or an ablation, against plain decoding, one per text."""
-        results = self.fixed[name] if name in self.fixed else self.priced[name][machine.name]
+        """Of a policy against plain decoding, one per text."""
+        results = self.priced[machine.name] if name == "priced" else self.fixed[name]
         return [result.speedup(machine) for result in results]
 
     def accept_lengths(self) -> dict[str, Figures]:
         """By policy, the mean of each text; that of `priced` belongs to a machine."""
         found = dict(self.fixed)
         for machine in self.machines:
-            found[f"priced, {machine.title}"] = self.priced["priced"][machine.name]
+            found[f"priced, {machine.title}"] = self.priced[machine.name]
         return {name: [r.accept_length for r in results] for name, results in found.items()}
 
     def show_speedups(self, *, extra: Sequence[str]) -> dict[str, Any]:
         """A row per machine; the best chain of every text is chosen afterwards."""
         rows, document = [], {}
         for machine in self.machines:
-            of = {name: self.speedups(name, machine) for name in (*self.fixed, *self.priced)}
+            of = {name: self.speedups(name, machine) for name in (*self.fixed, "priced")}
             by_length = np.array([of[f"chain:{k}"] for k in CHAINS])
             best = by_length.max(axis=0).tolist()
             tree = max((f"dyspec:{n}" for n in TREES), key=lambda name: mean(of[name]))
@@ -220,22 +214,6 @@ class Study:
                     "most": f"{max(found):.2f}",
                 }
                 for name, found in self.accept_lengths().items()
-            ],
-        )
-
-    def show_ablations(self) -> None:
-        """What `priced` loses without each of its pieces."""
-
-        def cell(name: str, machine: Machine) -> str:
-            without, whole = (self.speedups(n, machine) for n in (name, "priced"))
-            return f"{mean(without) / mean(whole) - 1:+.1%} ({min(without):.2f})"
-
-        show(
-            "SIMULATED: priced without a piece, against the whole, in the mean (worst prompt)",
-            [
-                {"without": name, **{on.name: cell(name, on) for on in self.machines}}
-                for name in self.priced
-                if name != "priced"
             ],
         )
 

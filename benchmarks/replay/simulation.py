@@ -241,7 +241,7 @@ class ReplayTarget:
 class ReplaySampler:
     """Draws the recorded tokens."""
 
-    params, seed = GREEDY, 0
+    params, seed, grammar = GREEDY, 0, None
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tokens

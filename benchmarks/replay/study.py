@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +12,6 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.replay.ablations import WithoutAccount
 from benchmarks.replay.command import CHAINS, SIMULATION, mean
 from benchmarks.replay.curves import Machine, find_machine
 from benchmarks.replay.simulation import Clock, Result, replay
@@ -30,9 +28,6 @@ KINDS: dict[str, Callable[[float, int], Chance]] = {
     "same everywhere": lambda a, _seed: lambda _index: a,
     "varied": varied,
 }
-
-STRANDED = 0.02
-"""A text in whose second half fewer steps than this check a draft has given the draft up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +64,8 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
             by_length = {k: mean([r.speedup(machine) for r in chains[k]]) for k in CHAINS}
             best = max(by_length, key=lambda k: by_length[k])
             found: dict[str, Any] = {"best_chain": best, "chain": by_length[best]}
-            shown = {}
-            for name, kind in (("priced", PricedPolicy), ("without account", WithoutAccount)):
-                results = replayed(partial(kind, ENDS), machine)
-                found[name] = [result.speedup(machine) for result in results]
-                found[f"stranded, {name}"] = stranded = sum(map(_is_stranded, results))
-                shown[name] = f"{mean(found[name]):.2f} ({min(found[name]):.2f})"
-                shown[f"{name}: draft given up"] = f"{stranded} of {num_texts}"
+            results = replayed(partial(PricedPolicy, ENDS), machine)
+            found["priced"] = [result.speedup(machine) for result in results]
             key = {"curve": machine.name, "confidence": case.kind, "acceptance": case.acceptance}
             document.append({**key, **found})
             rows.append(
@@ -83,7 +73,7 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
                     **{name: str(value) for name, value in key.items()},
                     "best chain, chosen afterwards": f"{by_length[best]:.2f} `chain:{best}`",
                     "against the chain": f"{mean(found['priced']) / by_length[best]:.2f}x",
-                    **shown,
+                    "priced": f"{mean(found['priced']):.2f} ({min(found['priced']):.2f})",
                 }
             )
     rows.sort(key=lambda row: (row["curve"], row["confidence"]))
@@ -94,8 +84,3 @@ def synthetic(curves: tuple[str, ...], num_texts: int, tokens: int) -> None:
         rows,
     )
     finish(conditions({}, 1, PROGRAM), {"simulation": True, "cases": document})
-
-
-def _is_stranded(result: Result) -> bool:
-    late = [mark for mark in result.marks if mark.num_tokens > result.num_tokens / 2]
-    return statistics.mean(mark.num_rows > 1 for mark in late) < STRANDED

@@ -84,13 +84,6 @@ def test_whoever_has_written_less_goes_next() -> None:
     assert found["a"].tokens == [7] * 6
 
 
-def test_memory_adds_up(tiny_pair: TinyPair, prompts: Path) -> None:
-    found = run(tiny_pair, prompts, "memory", "--fill", "80", "--policy", "dyspec:8")
-    assert set(found["parts"]) == {"files", "repacked", "caches", "compute buffers", "logits"}
-    assert found["parts"]["caches"] > 0
-    assert 68 <= found["tokens"] <= 80
-
-
 def test_both_ways_to_candidates_are_timed(tiny_pair: TinyPair, prompts: Path) -> None:
     found = run(tiny_pair, prompts, "device", tokens=3)
     assert {len(times) for cell in found["seconds"].values() for times in cell.values()} == {3}

@@ -44,9 +44,8 @@ A_RETURN = 0.02
 K, ROWS, LEAVES = 4, TARGET_ROWS, 16
 """Children kept per drafted node; rows of one verify; leaves, and live branches of the draft."""
 
-MAX_CONFIDENCE = 0.995
-POOL = 1024
-"""Nodes of a tree while it grows, most of which are never checked."""
+MAX_CONFIDENCE, POOL = 0.995, 1024
+"""The most that a guess counts; nodes of a tree while it grows, few of which are checked."""
 
 
 class PricedPolicy(Policy):
