@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import llama_cpp
 import psutil
 import pytest
 
@@ -358,3 +360,25 @@ def test_an_interrupt_while_a_prompt_is_read(
             engine.generate(long, max_tokens=4)
         monkeypatch.undo()
         assert [text_of(engine, long), text_of(engine)] == expected
+
+
+def test_ctrl_c_while_llama_cpp_loads(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    load = llama_cpp.llama_model_load_from_file
+    survived: list[bool] = []
+
+    def interrupted(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)  # as it arrives out of a callback of llama.cpp
+        survived.append(True)
+        return load(*arguments)
+
+    monkeypatch.setattr(llama_cpp, "llama_model_load_from_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Engine.load(tiny_config(tiny_target))
+    assert survived
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert capfd.readouterr().err == ""
+    monkeypatch.undo()
+    with opened(tiny_target) as engine:
+        assert text_of(engine)

@@ -31,7 +31,8 @@ def cache_dir() -> Path:
     """Where fetched models go: $DYSPEC_EDGE_CACHE or the platform's cache directory.
 
     Raises:
-        OptionError: the variable names the home of a user who does not exist.
+        OptionError: the variable names the home of a user who does not exist, or a user without a
+            home has no directory of their own among the temporary files.
     """
     chosen = _directory_in("DYSPEC_EDGE_CACHE")
     if chosen is not None:
@@ -41,7 +42,7 @@ def cache_dir() -> Path:
         return local / "dyspec-edge"
     home = _home()
     if home is None:  # a service's user, say
-        return Path(tempfile.gettempdir()) / f"dyspec-edge-{os.getuid()}"
+        return _private_directory(Path(tempfile.gettempdir()) / f"dyspec-edge-{os.getuid()}")
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "dyspec-edge"
     return _user_caches(home) / "dyspec-edge"
@@ -210,6 +211,14 @@ def _directory_in(variable: str) -> Path | None:
         raise OptionError(
             f"{variable} is '{value}', the home of a user who does not exist; name a directory"
         ) from None
+
+
+def _private_directory(path: Path) -> Path:
+    """`path`, made if need be; everybody can write beside it, so it must be ours."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise OptionError(f"{path} belongs to another user; set DYSPEC_EDGE_CACHE to a directory")
+    return path
 
 
 def _home() -> Path | None:

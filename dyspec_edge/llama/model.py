@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -49,6 +52,7 @@ class Model:
         params.vocab_only = vocab_only
 
         raised: list[BaseException] = []
+        interrupts: list[int] = []
 
         def progress(fraction: float, _user_data: int) -> bool:
             # Nothing can be raised through llama.cpp: it is told to stop, and then we raise.
@@ -57,12 +61,15 @@ class Model:
                     on_progress(fraction)
             except BaseException as error:
                 raised.append(error)
-            return not raised
+            return not raised and not interrupts
 
         callback = llama_cpp.llama_progress_callback(progress)  # lives until the load is over
         params.progress_callback = callback
         sink.complaint = ""
-        self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        with _noting_interrupts(interrupts):
+            self._model: Any = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
+        if interrupts:
+            raised.append(KeyboardInterrupt())
         if raised:
             self.close()
             raise raised[0]
@@ -173,3 +180,20 @@ class Model:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@contextmanager
+def _noting_interrupts(noted: list[int]) -> Iterator[None]:
+    """Ctrl-C is noted instead of raised: an exception cannot pass through llama.cpp.
+
+    Only where Python's own handler would raise it, which it does in the main thread alone.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _frame: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -170,15 +171,24 @@ def test_a_directory_of_no_user_is_an_error_that_names_the_variable(
     assert empty_home.exists()
 
 
-def test_a_user_without_a_home_has_a_cache_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_a_cache_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_home(_: type[Path]) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     for name in ("DYSPEC_EDGE_CACHE", "HF_HOME", "HF_HUB_CACHE", "OLLAMA_MODELS", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Path, "home", classmethod(no_home))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     assert stores.find(SOURCE) is None
-    assert stores.cache_dir().parent.is_dir()
+    directory = stores.cache_dir()
+    assert directory.parent == tmp_path
+    assert directory.stat().st_mode & 0o777 == 0o700
+    directory.rmdir()
+    directory.symlink_to(tmp_path)
+    with pytest.raises(OptionError, match="belongs to another user; set DYSPEC_EDGE_CACHE"):
+        stores.find(SOURCE)
 
 
 def test_an_empty_variable_counts_as_none(
