@@ -63,6 +63,11 @@ class Prices:
         return self.speedup(TYPICAL_ACCEPTANCE)
 
     @property
+    def disturbed(self) -> bool:
+        """Whether other programs ran while passes were timed."""
+        return self.target.disturbed or (self.draft is not None and self.draft.disturbed)
+
+    @property
     def verdict(self) -> str:
         """One sentence: what kind of target this is here, and what will pay."""
         flat = self.target.at(8) / self.target.at(1)
@@ -81,9 +86,8 @@ class Prices:
             pays = "a draft model will pay where the text is easy" + ", prompt lookup too" * copies
         else:
             pays = "a draft model will pay" + ", large trees too" * (flat < 1.5)
-        disturbed = self.target.disturbed or (self.draft is not None and self.draft.disturbed)
         again = ", measured while other programs ran; will be looked at again"
-        return f"this target on this machine is {kind}: {pays}{again * disturbed}"
+        return f"this target on this machine is {kind}: {pays}{again * self.disturbed}"
 
     @property
     def summary(self) -> str:
@@ -136,6 +140,8 @@ class LivePrices:
         """Whether a nearly perfect draft could pay, were doubtful prices as low as is hoped."""
         if self.draft is None:
             return False
+        if self.measured.disturbed:
+            return True
         rate = chain_rate(self.target.hoped(math.inf), self.draft.at(1), HOPE)
         return rate * self.target.at(1) >= HEADROOM
 

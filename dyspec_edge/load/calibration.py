@@ -11,13 +11,14 @@ import logging
 import os
 import platform
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve
-from dyspec_edge.decode.measuring import look_again, measure_curve
+from dyspec_edge.decode.measuring import DISTURBED, look_again, measure_curve
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import Prices
 from dyspec_edge.load.disk_cache import DiskCache, Key
@@ -84,6 +85,9 @@ class Calibrator:
                 draft, draft_key, DRAFT_SIZES, lambda x: report(share + (1 - share) * x)
             )
             measured = measured or also
+            # Both are compared: what began or ended in between made one of them look dear.
+            if not 1 / DISTURBED < target.time_pass(1) / target_curve.at(1) < DISTURBED:
+                target_curve = replace(target_curve, sure=frozenset({1}), disturbed=True)
         return Prices(target_curve, draft_curve, measured)
 
     def recall(self, policy: Policy) -> Mapping[str, Any] | None:

@@ -147,3 +147,27 @@ def test_what_use_has_taught_about_prices_is_there_at_the_next_load(kept: DiskCa
     Calibrator(kept, KEY, None).remember(policy)
     again = Calibrator(kept, KEY, None).calibrate(as_cache(SteadyCache(F16[0])), None)
     assert again.target.at(48) == pytest.approx(0.1 * F16[0].at(32), rel=0.05)
+
+
+def test_company_between_both_models_is_noticed_and_no_reason_to_close_a_draft(
+    kept: DiskCache,
+) -> None:
+    """A draft that was timed while another program ran looks as dear as the target."""
+    target, draft = SteadyCache(F16[0]), SteadyCache(F16[1].scaled(6.0))
+    target.factor = 3.0
+    calibrate = Calibrator(kept, KEY, {**KEY, "file": "b.gguf"}).calibrate
+
+    class Ends(SteadyCache):
+        def time_pass(self, num_rows: int) -> float:
+            target.factor = 1.0
+            return super().time_pass(num_rows)
+
+    found = calibrate(as_cache(target), as_cache(Ends(draft.curve)))
+    assert "measured while other programs ran; will be looked at again" in found.verdict
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(LivePrices(found))
+    assert policy.uses_draft
+    again = calibrate(as_cache(target), as_cache(SteadyCache(F16[1])))
+    assert "other programs" not in again.verdict
+    assert again.draft is not None
+    assert again.draft.at(1) == pytest.approx(0.1 * F16[1].at(1))
