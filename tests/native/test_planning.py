@@ -19,7 +19,7 @@ from dyspec_edge.decode.tree import TokenTree
 K = 4
 CAP = float(np.float32(0.995))
 ENDS = (3, 9)
-WIDTHS = DEPTHS = (1, 4, 16)
+WIDTHS, DEPTHS = (1, 4, 16), (1, 2, 3, 4, 8, 16)
 
 
 @dataclass
@@ -96,11 +96,10 @@ class Rule:
             found.append(node)
         return found
 
-    def plan(self) -> tuple[bool, list[int]]:
-        here = self.verifiable()
-        values = [self.P(i) for i in here]
-        gain, n = self.best(values, self.left)
-        most, drafted = gain, 0
+    def worths(self) -> dict[int, float]:
+        """By nodes that are drafted now, 0 for none of them, what the best way on is worth."""
+        values = [self.P(i) for i in self.verifiable()]
+        found = {0: self.best(values, self.left)[0]}
         todo = self.todo() if self.first is not None else []
         for i in WIDTHS:
             for k in DEPTHS:
@@ -109,10 +108,24 @@ class Rule:
                 cost = self.first[i] + (k - 1) * self.later[i]
                 hoped = [self.P(b) * self.a**j for b in todo[:i] for j in range(1, k + 1)]
                 value = self.best(values + hoped, self.left - cost)[0] - self.R * cost
-                if value > most + 1e-12:
-                    most, drafted = value, i
+                found[i] = max(value, found.get(i, value))
+        return found
+
+    def is_tie(self) -> bool:
+        """Whether rounding may decide between the two best ways on."""
+        ordered = sorted(self.worths().values(), reverse=True)
+        return len(ordered) > 1 and ordered[0] - ordered[1] < 1e-9
+
+    def plan(self) -> tuple[bool, list[int]]:
+        worths = self.worths()
+        drafted = 0
+        for i in WIDTHS:
+            if i in worths and worths[i] > worths[drafted] + 1e-12:
+                drafted = i
         if drafted:
-            return True, todo[:drafted]
+            return True, self.todo()[:drafted]
+        here = self.verifiable()
+        n = self.best([self.P(i) for i in here], self.left)[1]
         return False, sorted([0, *here[:n]])
 
     def enter(self, nodes: Sequence[int]) -> None:
@@ -213,6 +226,8 @@ def test_a_step_is_planned_as_the_rule_says(case: tuple[Rule, int]) -> None:
     for _ in range(12):
         drafts, nodes = rule.plan()
         plan = ask(planner, rule)
+        if (plan.drafts, len(plan.nodes)) != (drafts, len(nodes)) and rule.is_tie():
+            return
         assert plan.drafts == drafts
         if not drafts:
             assert plan.nodes[0] == 0
