@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -506,6 +507,22 @@ def test_keys_typed_during_an_answer_wait_for_the_prompt(tmp_path: Path) -> None
     child.expect_exact("[cut off")
     child.expect("typed ahead\r?\n")
     child.expect_exact("tok/s")
+    assert finished(child) == 0
+
+
+def test_keys_stay_unseen_after_ctrl_z_and_fg(tmp_path: Path) -> None:
+    child = start(tmp_path, "-n", "150")
+    child.send("slow\r")
+    child.expect_exact("w5 ")
+    child.kill(signal.SIGSTOP)
+    modes = termios.tcgetattr(child.child_fd)
+    modes[3] |= termios.ICANON | termios.ECHO  # as a shell sets them while it has the terminal
+    termios.tcsetattr(child.child_fd, termios.TCSANOW, modes)
+    child.kill(signal.SIGCONT)
+    child.expect_exact("w15 ")
+    assert not termios.tcgetattr(child.child_fd)[3] & (termios.ICANON | termios.ECHO)
+    child.expect_exact("[cut off")
+    child.sendline("/quit")
     assert finished(child) == 0
 
 
