@@ -43,6 +43,7 @@ class Group(CommandGroup):
     def _run(self, typed: list[str], extra: Mapping[str, Any]) -> int:
         try:
             result = super().main(typed, **extra)
+            sys.stdout.flush()  # a full disk is an error here, not when Python has ended
             return result if isinstance(result, int) else 0
         except (click.Abort, KeyboardInterrupt):
             return INTERRUPTED
