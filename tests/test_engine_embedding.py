@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -382,3 +383,35 @@ def test_ctrl_c_while_llama_cpp_loads(
     monkeypatch.undo()
     with opened(tiny_target) as engine:
         assert text_of(engine)
+
+
+def test_no_stream_begins_between_the_last_reply_and_the_end(tiny_target: Path) -> None:
+    engine = Engine.load(tiny_config(tiny_target))
+    said: list[str] = []
+
+    def begin() -> None:
+        try:
+            said.append(engine.generate(PROMPT, max_tokens=500, sampling=GREEDY).text)
+        except DyspecError as error:
+            said.append(str(error))
+
+    with engine._models_lock:  # as `prepare` holds it in another thread, over a long text
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        time.sleep(0.2)
+        late = threading.Thread(target=begin)
+        late.start()
+        time.sleep(0.2)
+        assert said == []
+    for thread in (closing, late):
+        thread.join(30)
+    assert said == ["the engine is closed; load it again"]
+
+
+def test_a_reply_whose_stream_another_thread_closes_is_a_typed_error(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tiny_target) as engine:
+        monkeypatch.setattr(engine, "stream", lambda *_prompt, **_options: iter(()))
+        with pytest.raises(DyspecError, match="the engine was closed before the reply had ended"):
+            engine.generate(PROMPT)

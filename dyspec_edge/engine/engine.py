@@ -175,6 +175,7 @@ class Engine:
         text: list[str] = []
         tokens: list[int] = []
         likely: list[TokenLogprobs] = []
+        last: Chunk | None = None
         for chunk in self.stream(
             prompt,
             sampling=sampling,
@@ -188,13 +189,14 @@ class Engine:
             text.append(chunk.text)
             tokens.extend(chunk.tokens)
             likely.extend(chunk.logprobs or ())
-        assert chunk.finish_reason is not None
-        assert chunk.stats is not None
+            last = chunk
+        if last is None or last.finish_reason is None or last.stats is None:
+            raise DyspecError("the engine was closed before the reply had ended; load it again")
         return Completion(
             "".join(text),
             tuple(tokens),
-            chunk.finish_reason,
-            chunk.stats,
+            last.finish_reason,
+            last.stats,
             None if logprobs is None else tuple(likely),
         )
 
@@ -228,11 +230,7 @@ class Engine:
         A reply under way is cancelled.  Called while it runs in this very thread, out of a
         callback, it takes effect when that reply has ended.
         """
-        if self._turn.end(self.cancel):
-            with self._models_lock:
-                self._closed = True
-                self._loaded.close()
-        else:
+        if not self._turn.end(self.cancel, self._shut):
             self._turn.when_over(self.close)
 
     def __enter__(self) -> Engine:
@@ -245,6 +243,11 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _shut(self) -> None:
+        with self._models_lock:
+            self._closed = True
+            self._loaded.close()
 
     def _begin_turn(self) -> None:
         self._require_open()
@@ -272,5 +275,5 @@ def _free(loaded: Loaded, turn: Turn, process: int) -> None:
     Not while a thread that Python does not wait for still generates, nor in a forked process,
     which has none of llama.cpp's threads.
     """
-    if os.getpid() == process and turn.is_free_or_mine and turn.end(cancel=lambda: None):
-        loaded.close()
+    if os.getpid() == process and turn.is_free_or_mine:
+        turn.end(lambda: None, loaded.close)

@@ -50,11 +50,12 @@ class Turn:
         this.append(weakref.ref(stream))
         return stream
 
-    def end(self, cancel: Callable[[], None]) -> bool:
-        """Wait until no stream is under way, ending the present one; the turn is then free.
+    def end(self, cancel: Callable[[], None], then: Callable[[], None]) -> bool:
+        """Wait until no stream is under way, ending the present one; then act in its place.
 
         Args:
             cancel: asks a stream that runs in another thread to end early.
+            then: called before any other stream can begin.
 
         Returns:
             False if it runs in this very thread, which cannot wait for itself.
@@ -70,7 +71,10 @@ class Turn:
             if state == GEN_SUSPENDED:
                 with suppress(ValueError):  # another thread has just gone on reading it
                     stream.close()
-        self._lock.release()
+        try:
+            then()
+        finally:
+            self._lock.release()
         return True
 
     def when_over(self, action: Callable[[], None]) -> None:
