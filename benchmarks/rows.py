@@ -17,7 +17,7 @@ import numpy.typing as npt
 from benchmarks.workbench import PROGRAM, finish, in_turns, show
 from dyspec_edge import native
 from dyspec_edge.bench.conditions import conditions
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
+from dyspec_edge.decode.tree import NUM_CANDIDATES
 from dyspec_edge.native.library import lib
 
 Rows = npt.NDArray[np.float32]

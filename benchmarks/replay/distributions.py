@@ -17,8 +17,7 @@ import numpy as np
 from benchmarks.replay.simulation import CAPACITY, Candidates, Nodes
 from dyspec_edge import llama, native
 from dyspec_edge.decode.cache import Cache, common_prefix
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from dyspec_edge.errors import DyspecError
 
 NUM_SEQUENCES = 64

@@ -25,13 +25,12 @@ from benchmarks.workbench import GREEDY
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.sampling import Sampler
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from dyspec_edge.decode.verify import MatchVerifier
 
 CAPACITY = 1024

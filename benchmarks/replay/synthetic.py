@@ -11,8 +11,7 @@ import numpy as np
 
 from benchmarks.replay.simulation import Candidates, Nodes
 from benchmarks.replay.texts import RecordedText
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 
 END = 2
 NUM_WORDS = 40_000

@@ -207,17 +207,19 @@ class Cache:
     def commit(self, tree: TokenTree, path: Sequence[int]) -> int:
         """Keep the evaluated part of `path` (from the root down) and drop the rest of the tree.
 
-        Only cells of the tree are touched.
+        Only cells of the tree are touched.  Takes note alone where native code has done it.
 
         Returns:
             The number of nodes of `path` that are now part of the prefix.
         """
-        nodes = np.array(path, np.int32)
-        kept: int = lib.dyspec_cache_commit(
-            self.handle.address, pointer(nodes, np.int32, len(nodes)), len(nodes)
-        )
-        self.note_committed([tree.token.item(node) for node in path])
-        return kept
+        before, item = len(self.tokens), tree.token.item
+        if lib.dyspec_cache_length(self.handle.address) == before:
+            nodes = np.array(path, np.int32)
+            lib.dyspec_cache_commit(
+                self.handle.address, pointer(nodes, np.int32, len(nodes)), len(nodes)
+            )
+        self.note_committed([item(node) for node in path])
+        return len(self.tokens) - before
 
     def time_pass(self, num_rows: int) -> float:
         """Seconds of one pass over `num_rows` rows after the prefix; the cache stays as it was."""
@@ -229,7 +231,7 @@ class Cache:
         return seconds.value
 
     def close(self) -> None:
-        """Give the cells back to the context, if it is still open.  Idempotent."""
+        """Give the cells back to the context, unless that was closed.  Idempotent."""
         if self.handle.is_open:
             self.rewind(0)
         self.handle.close()

@@ -22,14 +22,13 @@ from dyspec_edge import native
 from dyspec_edge.decode import logprobs
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.policy import ROOT, PlainPolicy, Policy
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.snapshot import TreeSnapshot
 from dyspec_edge.decode.timing import StepCost, StepTimer
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.errors import Cancelled, OptionError
 

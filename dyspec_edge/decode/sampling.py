@@ -67,6 +67,7 @@ class Sampler:
         if params.grammar is not None:
             self.grammar = Grammar(model, params.grammar)
             lib.dyspec_sampler_set_grammar(self.handle.address, self.grammar.handle.address)
+            self.handle.use(self.grammar.handle)
 
     @property
     def seed(self) -> int:

@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 
+NUM_CANDIDATES = 64
+"""Most probable tokens kept of a row of a draft's logits."""
+
 
 class TokenTree:
     """A root and the drafted tokens below it, in arrays that are reused from step to step.

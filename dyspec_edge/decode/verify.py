@@ -13,9 +13,10 @@ The end of a step, `verify`, is the target's pass, the walk, and the commit of w
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from ctypes import c_double, c_int32
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ class Verified(NamedTuple):
     draw_seconds: float
 
 
-class Verifier(Protocol):
+class Verifier(ABC):
     """What the step loop asks of a verifier."""
 
     name: str
@@ -115,6 +116,7 @@ class Verifier(Protocol):
                 return Walk(path, tokens, len(path) - 1 + int(is_checked))
             path.append(child)
 
+    @abstractmethod
     def choose(
         self, tree: TokenTree, node: int, row_address: int, sampler: Sampler, index: int
     ) -> tuple[int, int]:
@@ -124,7 +126,6 @@ class Verifier(Protocol):
             row_address: of the target's logits at `node`.
             index: of the token in the reply.
         """
-        ...
 
 
 class MatchVerifier(Verifier):

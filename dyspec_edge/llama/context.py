@@ -39,7 +39,7 @@ UNQUANTIZED = ("f32", "f16", "bf16")
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
-class Context:
+class Context(native.Used):
     """One model's KV cache and compute buffers.
 
     Args:
@@ -76,6 +76,7 @@ class Context:
             raise OptionError(
                 f"{num_sequences} sequences asked for; a context has 1 to {MAX_SEQUENCES}"
             )
+        super().__init__()
         self.abort_flag = native.AbortFlag()
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = num_ctx
@@ -199,14 +200,10 @@ class Context:
         size = self.model.num_vocab
         return np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it is not closed."""
-        return self._context is not None
-
     def close(self) -> None:
-        """Free cache and buffers.  Idempotent."""
+        """Free cache and buffers, after the native caches over them.  Idempotent."""
         if self._context:
+            self.close_users()
             llama_cpp.llama_free(self._context)
             self._context = None
             if self.backend_sampler is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dyspec_edge.native.abort import AbortFlag, abort_callback_address
 from dyspec_edge.native.expansion import Expansion
-from dyspec_edge.native.handle import Handle
+from dyspec_edge.native.handle import Handle, Used
 from dyspec_edge.native.library import (
     BACKEND_FUNCTIONS,
     GRAMMAR_FUNCTIONS,
@@ -42,6 +42,7 @@ __all__ = [
     "Planner",
     "Proposer",
     "Tree",
+    "Used",
     "abort_callback_address",
     "address_of",
     "argmax",

@@ -12,10 +12,10 @@ import pytest
 from scipy.stats import chisquare
 
 from dyspec_edge import native
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import TARGET_STREAM, Sampler, SamplingParams
+from dyspec_edge.decode.tree import NUM_CANDIDATES
 from dyspec_edge.llama import UBATCH, Model
 from tests import tiny
 from tests.conftest import TinyPair

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES, ModelDrafter
+from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.sampling import SamplingParams
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import model_drafter, opened_decoder, reply, steps

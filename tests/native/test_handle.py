@@ -37,11 +37,22 @@ def test_use_after_close_is_an_error() -> None:
     user = Handle(32, str, uses=[handle])
     assert (handle.address, user.address) == (16, 32)
     handle.close()
-    assert not user.is_open
     for closed in (handle, user):
+        assert not closed.is_open
         with pytest.raises(ValueError, match="closed"):
             _ = closed.address
     user.close()
+
+
+def test_closing_what_is_used_frees_its_users_first() -> None:
+    freed: list[int] = []
+    handle = Handle(16, freed.append)
+    user = Handle(32, freed.append)
+    user.use(handle)
+    late = Handle(48, freed.append, uses=[user])
+    handle.close()
+    assert freed == [48, 32, 16]
+    assert not late.is_open
 
 
 def test_what_could_not_be_made_is_an_error() -> None:

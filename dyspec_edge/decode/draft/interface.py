@@ -6,14 +6,15 @@
     rewind    keep no more than the beginning of the text
 
 Texts, trees and paths are the target's: its token ids, its positions.  What they are for the
-drafter (the same ids, those of another vocabulary, hidden states) is the drafter's business
+drafter (the same ids, those of another vocabulary) is the drafter's business
 alone, as is what it keeps of them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +41,7 @@ class DraftTotals(NamedTuple):
     num_rows: int = 0
 
 
-class Drafter(Protocol):
+class Drafter(ABC):
     """A source of candidates.  What is not abstract has a default for those that read nothing.
 
     Attributes:
@@ -87,13 +88,13 @@ class Drafter(Protocol):
         """Take the tokens before the root, and the reply index of the token below the root."""
         return
 
+    @abstractmethod
     def propose(self, tree: TokenTree, nodes: npt.NDArray[np.int32]) -> None:
         """Write the candidates of `nodes` into the tree, in one pass.
 
         Args:
             nodes: int32[n]; the root comes first in the first call of a step.
         """
-        ...
 
     def proposer(self, tree: TokenTree) -> native.Proposer:
         """`propose` for native code that grows the tree."""

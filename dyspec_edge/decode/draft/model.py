@@ -18,14 +18,11 @@ from dyspec_edge import native
 from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.draft.interface import Drafter, DraftTotals
 from dyspec_edge.decode.draft.ranking import Ranking
-from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from dyspec_edge.native.library import FIRST_BAD_ROW
 from dyspec_edge.native.rows import not_finite
 
 _PROPOSE = native.address_of(native.lib.dyspec_drafter_propose)
-
-NUM_CANDIDATES = 64
-"""Most probable tokens kept of a row of logits."""
 
 
 class ModelDrafter(Drafter):

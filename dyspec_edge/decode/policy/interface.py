@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ ROOT: Nodes = np.zeros(1, np.int32)
 """What the target checks in a plain step."""
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Grows trees.  What is not abstract has a default for policies that learn nothing.
 
     Attributes:
@@ -80,6 +81,7 @@ class Policy(Protocol):
         """
         return True
 
+    @abstractmethod
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Add nodes below the root, none deeper than `max_depth`.
 
@@ -87,7 +89,6 @@ class Policy(Protocol):
             int32[n], the nodes that the target shall check: the root and what is below it, depth
             first, every node's parent among them.
         """
-        ...
 
     def learn(
         self,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dyspec_edge.decode.draft.model import NUM_CANDIDATES
 from dyspec_edge.decode.policy.chain import ChainPolicy
 from dyspec_edge.decode.policy.dyspec import DySpecPolicy, ThresholdPolicy
 from dyspec_edge.decode.policy.interface import Policy
@@ -15,6 +14,7 @@ from dyspec_edge.decode.policy.plain import PlainPolicy
 from dyspec_edge.decode.policy.priced import PricedPolicy
 from dyspec_edge.decode.policy.sequoia import Acceptance, SequoiaPolicy
 from dyspec_edge.decode.policy.specinfer import SpecInferPolicy
+from dyspec_edge.decode.tree import NUM_CANDIDATES
 from dyspec_edge.errors import OptionError
 from dyspec_edge.native import MAX_SEQUENCES
 
