@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dyspec_edge.cli import stats_view
+from dyspec_edge.cli.answer import Answer, fitting_prompt, show_reply
 from dyspec_edge.cli.background import Job, Progress, stream_reply
 from dyspec_edge.cli.syntax import nearest
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.cli.transcript import Transcript
-from dyspec_edge.cli.turn import Answer, fitting_prompt, show_reply
 from dyspec_edge.errors import DyspecError
 
 if TYPE_CHECKING:

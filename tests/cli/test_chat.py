@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dyspec_edge.cli import main
+from dyspec_edge.cli.answer import fitting_prompt
 from dyspec_edge.cli.chat import COMMANDS, Chat, ChatSettings
 from dyspec_edge.cli.terminal import Terminal
 from dyspec_edge.cli.transcript import Transcript
-from dyspec_edge.cli.turn import fitting_prompt
 from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
