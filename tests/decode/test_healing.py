@@ -11,7 +11,7 @@ from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
 from dyspec_edge.decode.draft.interface import NoDrafter
 from dyspec_edge.decode.policy.account import EPS, STAKE
 from dyspec_edge.decode.policy.priced import PricedPolicy
-from dyspec_edge.decode.policy.reading import LENGTHS
+from dyspec_edge.decode.policy.reading import SHARES
 from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.tree import TokenTree
 from tests.decode.test_priced import ENDS, F16, Q4, World, fresh_text
@@ -112,7 +112,7 @@ def test_rows_are_filled_up_to_see_a_price_before_the_draft_reads() -> None:
     world = World(text, (SLOW, DRAFT))
     policy = PricedPolicy(ENDS)
     policy.set_prices(LivePrices(Prices(scaled(3.0), DRAFT)))
-    world.at, world.num_behind = 500, 499
+    world.at, world.unread = 500, 499
     assert not policy.begin(text[:500], world)
     tree = TokenTree(policy.tree_capacity, 64)
     while not world.num_drafted and world.at < 600:
@@ -131,32 +131,18 @@ def test_reading_for_a_reply_that_ends_early_costs_three_percent(
     text = fresh_text(prompt + 200)
     policy = PricedPolicy(ENDS)
     policy.set_prices(live_prices(*curves))
-    world = Limited(text, curves)
+    world = World(text, curves)
     world.at, world.unread = prompt, prompt - 1
     before = world.now
     if policy.begin(text[:prompt], world):
         world.read()
-    assert world.longest_read in LENGTHS
+    assert world.longest_read in SHARES
     tree = TokenTree(policy.tree_capacity, 64)
     while world.at < prompt + emitted:
         world.step(policy, tree)
     request = curves[0].at(prompt)
     plain = request + curves[0].at(1) * (world.at - prompt)
     assert plain / (request + world.now - before) >= 0.965
-
-
-class Limited(World):
-    """Reads no more than it is told to."""
-
-    unread = 0
-
-    @property
-    def num_behind(self) -> int:
-        return min(self.unread, self.longest_read or self.unread)
-
-    @num_behind.setter
-    def num_behind(self, value: int) -> None:
-        self.unread = value
 
 
 def test_a_pass_of_one_row_is_asked_for_where_all_sizes_drift() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
-from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.policy.account import EPS, STAKE
-from dyspec_edge.decode.policy.priced import LEAVES, ROWS, PricedPolicy
+from dyspec_edge.decode.policy.priced import A0, LEAVES, ROWS, PricedPolicy
+from dyspec_edge.decode.policy.reading import SHARES
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
@@ -64,12 +64,16 @@ class World(Drafter):
     slowness: float = 1.0
     now: float = 0.0
     at: int = 1
-    num_behind: int = 0
+    unread: int = 0
     sizes: list[int] = field(default_factory=list)
     num_drafted: int = 0
     read_seconds: float = 0.0
     recorded: list[tuple[int, float]] = field(default_factory=list)
     ranking: None = None
+
+    @property
+    def num_behind(self) -> int:
+        return min(self.unread, self.longest_read or self.unread)
 
     def passes(self) -> list[tuple[int, float]]:
         return self.recorded
@@ -78,14 +82,14 @@ class World(Drafter):
         seconds = self.slowness * self.prices[1].at(max(1, self.num_behind))
         self.now += seconds
         self.read_seconds += seconds
-        self.num_behind = 0
+        self.unread = 0
 
     def propose(self, tree: TokenTree, nodes: Ids) -> None:
         behind = self.num_behind if nodes[0] == 0 else 0
         seconds = self.slowness * self.prices[1].at(len(nodes) + behind)
         self.now += seconds
         self.recorded.append((len(nodes) + behind, seconds))
-        self.num_behind, self.num_drafted = 0, self.num_drafted + len(nodes)
+        self.unread, self.num_drafted = 0, self.num_drafted + len(nodes)
         for node in nodes.tolist():
             path = tree.token[tree.path(node)].tolist()
             at = self.at + len(path) - 1
@@ -129,7 +133,7 @@ class World(Drafter):
             ),
         )
         self.at += len(tokens)
-        self.num_behind += len(tokens) - known
+        self.unread += len(tokens) - known
         return len(tokens)
 
 
@@ -160,7 +164,7 @@ def run() -> Callable[..., PricedPolicy]:
             policy.set_prices(live_prices(target, draft if with_draft else None))
         tree = TokenTree(policy.tree_capacity, 64)
         world.at = prompt
-        world.num_behind = prompt - 1
+        world.unread = prompt - 1
         if policy.begin(world.text[:prompt], world if with_draft else NoDrafter()) and with_draft:
             world.read()
         while world.at < len(world.text) - 1:
@@ -294,24 +298,48 @@ def test_from_boilerplate_to_poetry_and_back(run: Run) -> None:
     assert means[0] > 2 * means[1]
 
 
-def test_the_prompt_is_read_where_it_pays() -> None:
-    text = fresh_text(1500)
+@pytest.mark.parametrize(
+    ("curves", "prompt", "longest"),
+    [
+        (F16, 10, None),
+        (F16, 200, None),
+        (F16, 700, 128),  # all would cost 47 tokens' time, for a reply of 128 tokens
+        (F16, 3700, 128),
+        (STREAMED, 1400, None),
+        (STREAMED, 3700, 1024),
+    ],
+)
+def test_so_much_of_the_prompt_is_read_as_pays(
+    curves: tuple[CostCurve, CostCurve], prompt: int, longest: int | None
+) -> None:
+    text = fresh_text(prompt + 1)
     policy = PricedPolicy(ENDS)
-    policy.set_prices(live_prices(*F16))
-    world = World(text, F16)
-    world.num_behind = 10
-    assert policy.begin(text[:11], world)
-    world.num_behind = 1400  # 220 passes of the target, for a reply of 128 tokens
-    assert not policy.begin(text[:1401], world)
+    policy.set_prices(live_prices(*curves))
+    world = World(text, curves, unread=prompt)
+    assert policy.begin(text, world)
+    assert world.longest_read == longest
+    assert policy.acceptance == pytest.approx(A0 * SHARES.get(longest or prompt, 1.0))
+    assert policy.as_dict()["acceptance"] == pytest.approx(A0), "of what is read whole"
+    world.unread = prompt
+    assert policy.begin(fresh_text(prompt + 1, seed=1), world), "again as much"
+    assert policy.acceptance == pytest.approx(A0 * SHARES.get(longest or prompt, 1.0))
+
+
+def test_the_prompt_is_not_read_where_that_cannot_pay() -> None:
+    text = fresh_text(1401)
+    policy = PricedPolicy(ENDS)
     policy.set_prices(live_prices(*Q4))
-    world.num_behind = 0
-    assert not policy.begin(text[:1401], world), "no headroom"
+    assert not policy.begin(text, World(text, Q4, unread=1400))
     assert not policy.begin(text, NoDrafter())
+    policy.set_prices(live_prices(*F16))
+    short = {**policy.as_dict(), "num_replies": 100, "reply_tokens": 800}
+    policy.restore(short)
+    assert not policy.begin(text, World(text, F16, unread=1400)), "replies are short"
 
 
 def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
     text = fresh_text(4000)
-    world = World(text, F16)
+    world = World(text, (F16[0], CostCurve((1, 16), (0.17, 6.0))))
     drafted_from: list[int] = []
     policy = run(
         world,
@@ -418,53 +446,6 @@ def test_a_copied_token_that_the_draft_lacks(tiny_target: Path, tiny_shortened: 
         expected = reply(plain, prompt, params, seed=1, max_tokens=30)
     with opened_decoder(pair, "priced", prices=CHEAP_ROWS) as decoder:
         assert reply(decoder, prompt, params, seed=1, max_tokens=30) == expected
-
-
-def test_the_draft_reads_when_it_is_asked_and_the_end_of_a_long_text_only(
-    tiny_pair: TinyPair,
-) -> None:
-    text = [1, *(300 + i % 50 for i in range(400))]
-    ranking = Ranking(SamplingParams(temperature=0.0), 1)
-    with opened_decoder(tiny_pair, "priced") as decoder:
-        drafter, tree = model_drafter(decoder), decoder.tree
-        drafter.longest_read = 100
-        drafter.begin(text[:300], ranking)
-        assert (drafter.num_behind, drafter.cache.tokens) == (100, [])
-        tree.reset(text[300])
-        drafter.start_step(text[:300], 0)
-        drafter.propose(tree, np.zeros(1, np.int32))
-        assert drafter.num_behind == 0
-        assert drafter.cache.tokens == text[200:300]
-        found = tree.candidate_ids[0].copy()
-        drafter.commit(tree, [0])
-        assert drafter.cache.tokens == text[200:301]
-        drafter.begin(text[:350], ranking)
-        assert drafter.num_behind == 49, "what was read is kept"
-        drafter.read()
-        assert drafter.cache.tokens == text[200:350]
-        drafter.longest_read = 20
-        drafter.begin(text, ranking)
-        assert drafter.num_behind == 20
-        drafter.read()
-        assert drafter.cache.tokens == text[-20:]
-        drafter.longest_read = None
-        drafter.begin(text[200:300], ranking)
-        drafter.read()
-        drafter.start_step(text[200:300], 0)
-        tree.reset(text[300])
-        drafter.propose(tree, np.zeros(1, np.int32))
-        assert tree.candidate_ids[0].tolist() == found.tolist()
-
-
-def test_a_short_memory_changes_no_text(tiny_pair: TinyPair) -> None:
-    prompt = [1, *(300 + i % 41 for i in range(200))]
-    params = SamplingParams(temperature=0.8)
-    with opened_decoder(tiny_pair, "none") as plain:
-        expected = reply(plain, prompt, params, seed=5, max_tokens=120)
-    with opened_decoder(tiny_pair, "priced") as decoder:
-        drafter = model_drafter(decoder)
-        drafter.longest_read = 32
-        assert reply(decoder, prompt, params, seed=5, max_tokens=120) == expected
 
 
 def test_slow_plain_passes_leave_the_account_alone() -> None:

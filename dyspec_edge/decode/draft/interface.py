@@ -47,7 +47,8 @@ class Drafter(ABC):
     Attributes:
         ranking: the rule of the present reply, once there is one.
         temperature: of the soft-max over candidates; None for the verifier's own choice.
-        longest_read: of more unread tokens than that only the last ones are read; None for all.
+        longest_read: of more unread tokens than that only the first and the last ones are read;
+            None for all.
     """
 
     longest_read: int | None = None

@@ -1,8 +1,8 @@
 """Candidates from a small model: it evaluates nodes of the tree, a batch at a time.
 
 The drafter keeps its own cache across steps and re-evaluates nothing that it has seen; what the
-target emitted in the meantime is read together with the next root.  A draft context that is
-smaller than the text holds its end.
+target emitted in the meantime is read together with the next root.  Of a long text it reads an
+excerpt, and so it does of one that is larger than its context.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.decode.cache import Cache, common_prefix
+from dyspec_edge.decode.draft.excerpt import Excerpt
 from dyspec_edge.decode.draft.interface import Drafter, DraftTotals
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
@@ -23,6 +24,9 @@ from dyspec_edge.native.library import FIRST_BAD_ROW
 from dyspec_edge.native.rows import not_finite
 
 _PROPOSE = native.address_of(native.lib.dyspec_drafter_propose)
+
+HEAD = 0.75
+"""Of the tokens that are read of a longer stretch, so many are its first ones."""
 
 
 class ModelDrafter(Drafter):
@@ -38,7 +42,8 @@ class ModelDrafter(Drafter):
 
     Attributes:
         ranking: the rule of the present reply.
-        longest_read: of more unread tokens than that only the last ones are read; None for all.
+        longest_read: of more unread tokens than that only the first and the last ones are read;
+            None for all.
     """
 
     def __init__(
@@ -71,7 +76,7 @@ class ModelDrafter(Drafter):
         self._step: tuple[TokenTree, Ranking] | None = None  # what native code works on
         self._text: Sequence[int] = ()
         self._index = 0
-        self._start = 0  # where in the text the draft's cache begins
+        self._excerpt = Excerpt()  # of the text, what the cache holds and is to hold
         self._unread: list[int] = []  # what the next pass reads before the root
         self._take_backend_sampler()
 
@@ -84,18 +89,18 @@ class ModelDrafter(Drafter):
         """Take a new text, of which the cache keeps what it has in common with it."""
         self.ranking = ranking
         self._text = text
-        self._move_window(common_prefix(self.cache.tokens, self._known(text[self._start :])))
+        self._keep(common_prefix(self.cache.tokens, self._known(self._excerpt.of(text))))
 
     def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Read the tokens before the root."""
-        self._move_window(len(self.cache.tokens))
-        self.cache.prefill(self._known(self._text[self._start :]), on_progress=on_progress)
+        self._choose_excerpt()
+        self.cache.prefill(self._known(self._excerpt.of(self._text)), on_progress=on_progress)
 
     @property
     def num_behind(self) -> int:
         """Tokens before the root that the next pass would have to read first."""
-        behind = len(self._text) - self._start - len(self.cache.tokens)
-        return behind if self.longest_read is None else min(behind, self.longest_read)
+        num_kept, head, tail = self._parts()
+        return min(head + tail, self._excerpt.length(len(self._text)) - num_kept)
 
     @property
     def read_seconds(self) -> float:
@@ -191,7 +196,7 @@ class ModelDrafter(Drafter):
 
     def rewind(self, length: int) -> None:
         """Keep nothing beyond the first `length` tokens of the text."""
-        self.cache.rewind(max(0, length - self._start))
+        self._keep(min(self._excerpt.length(length), len(self.cache.tokens)))
 
     def poll(self, flag: native.AbortFlag) -> None:
         """From now on stop a running pass as soon as possible once `flag` is set."""
@@ -214,8 +219,8 @@ class ModelDrafter(Drafter):
         if self._step is not None:
             assert self._step[0] is tree, "one tree a step"
             return
-        self._move_window(len(self.cache.tokens))
-        self._unread = self._known(self._text[self._start + len(self.cache.tokens) :])
+        self._choose_excerpt()
+        self._unread = self._known(self._excerpt.of(self._text, len(self.cache.tokens)))
         unread = np.array(self._unread, np.int32)
         grammar = self.ranking.grammar
         native.lib.dyspec_drafter_start_step(
@@ -240,23 +245,30 @@ class ModelDrafter(Drafter):
         if code < 0:
             self.cache.check(code, self._step[0].size)
 
-    def _move_window(self, num_shared: int) -> None:
-        """Keep the first tokens of the cache, those of this text, or begin anew later in the text.
+    def _keep(self, num_tokens: int) -> None:
+        """Keep the first tokens of the cache, and the gaps between them."""
+        self._excerpt.keep(self.cache.rewind(num_tokens))
 
-        Args:
-            num_shared: tokens that the cache has in common with the text from `_start`.
-        """
-        length, start = len(self._text), self._start
-        if num_shared == 0 or length - start >= self._num_ctx:
-            # Half a window, so that the draft need not start again soon.
-            start = 0 if length < self._num_ctx else length - self._num_ctx // 2
-            if start != self._start:
-                num_shared = 0
-        limit = self.longest_read
-        if limit is not None and length - start - num_shared > limit:
-            start, num_shared = length - limit, 0
-        self._start = start
-        self.cache.rewind(num_shared)
+    def _choose_excerpt(self) -> None:
+        """Leave out what there is no room for, and what is not to be read."""
+        self._excerpt.keep(len(self.cache.tokens))
+        num_kept, head, tail = self._parts()
+        self._keep(num_kept)
+        surplus = self._excerpt.length(len(self._text)) - num_kept - head - tail
+        if surplus > 0:
+            self._excerpt.skip(num_kept + head, surplus)
+
+    def _parts(self) -> tuple[int, int, int]:
+        """Tokens of the cache that stay, and, at most, first and last ones of what follows."""
+        num_read, total = len(self.cache.tokens), self._excerpt.length(len(self._text))
+        longest = total if self.longest_read is None else self.longest_read
+        if min(num_read + longest, total) < self._num_ctx:
+            head = int(HEAD * longest)
+            return num_read, head, longest - head
+        # Half a context, so that there is room again for a while.
+        first = self._num_ctx // 8
+        num_kept = min(num_read, first)
+        return num_kept, first - num_kept, min(longest, self._num_ctx // 2)
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
         """`tokens`, with the substitute for those that the draft's vocabulary lacks."""

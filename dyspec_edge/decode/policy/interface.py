@@ -32,8 +32,8 @@ class Policy(ABC):
         needs_prices: `set_prices` comes before the first reply, and passes are filled up to the
             sizes whose prices are known.
         allows_residual: it never looks at tokens before it decides about them.
-        longest_read: of more unread tokens than that its drafter reads only the last ones; None
-            for all.
+        longest_read: of more unread tokens than that its drafter reads only the first and the last
+            ones; None for all.
         prices: those that it goes by, if it needs any.
     """
 

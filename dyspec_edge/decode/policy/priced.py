@@ -29,7 +29,7 @@ from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.policy.account import Account
 from dyspec_edge.decode.policy.copies import LEAST_CONFIDENCE, Copies
 from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
-from dyspec_edge.decode.policy.reading import LENGTHS, Reading
+from dyspec_edge.decode.policy.reading import MOST_MISSED, Reading
 from dyspec_edge.decode.policy.trials import Trials
 from dyspec_edge.decode.prices import HEADROOM, HOPE, TARGET_ROWS, LivePrices
 from dyspec_edge.decode.timing import StepCost
@@ -65,7 +65,7 @@ class PricedPolicy(Policy):
     needs_draft = False
     needs_prices = True
     allows_residual = False
-    longest_read = LENGTHS[-1]
+    longest_read = MOST_MISSED
 
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
         self.name = "priced"
@@ -186,14 +186,10 @@ class PricedPolicy(Policy):
         idle = cost.num_rows == 1 and tree.num_candidates[0] < 0
         spent = cost.target_seconds if idle else cost.seconds - cost.draw_seconds
         self.account.settle(spent if idle else self.target.at(1) * len(tokens), spent)
-        self._trials.settle(spent, self._lost(cost))
-        self.target.observe(cost.num_rows, cost.target_seconds)
-
-    def _lost(self, cost: StepCost) -> float:
-        """By how much a pass took longer than was hoped, where more was believed."""
         n = min(cost.num_rows, ROWS)
-        hoped = self._planned.item(n)
-        return cost.target_seconds - hoped if hoped < self.target.at(n) else 0.0
+        hoped, was_trial = self._planned.item(n), self._planned.item(n) < self.target.at(n)
+        self._trials.settle(spent, cost.target_seconds - hoped if was_trial else 0.0)
+        self.target.observe(cost.num_rows, cost.target_seconds)
 
     @property
     def left(self) -> float:
@@ -213,7 +209,7 @@ class PricedPolicy(Policy):
     def as_dict(self) -> dict[str, Any]:
         """What was learned, for JSON; neither text nor prices are part of it."""
         return {
-            "acceptance": self.acceptance,
+            "acceptance": min(A_MAX, self._reading.whole(self.acceptance)),
             "miss": self.copies.miss,
             "seen": self.copies.seen,
             "num_replies": self._reading.num_replies,
@@ -271,28 +267,32 @@ class PricedPolicy(Policy):
 
     def _may_draft(self) -> bool:
         """Whether the draft may be asked in this step; it has read the prompt then."""
-        if self._drafter is not None and not self._has_read and self._pays_to_read():
+        if self._drafter is None:
+            return False
+        if not self._has_read and self._pays_to_read():
             self._drafter.read()
             self._has_read = True
+        self._drafter.longest_read = MOST_MISSED
         return self._has_read
 
     def _pays_to_read(self) -> bool:
         """Whether the draft should read what it has not; and how much of it."""
         if self._drafter is None or self.draft is None or not self.has_headroom():
             return False
-        self._drafter.longest_read = LENGTHS[-1]
+        self._drafter.longest_read = MOST_MISSED
         if self._drafter.num_behind == 0:
             return True
-        token = self.target.at(1)
+        token, one, target = self.target.at(1), self.draft.at(1), self.target.feared
         if self.left < 2 * token:
             return False  # nothing would be left to use it
-        saved = token - 1.0 / chain_rate(self.target.feared, self.draft.at(1), self.acceptance)
-        budget = self._reading.budget(token, saved)
-        for length in reversed(LENGTHS):
-            self._drafter.longest_read = length
-            if self.draft.at(self._drafter.num_behind) < budget:
-                return True
-        return False
+
+        def saved(acceptance: float) -> float:
+            return token - 1.0 / chain_rate(target, one, min(A_MAX, acceptance))
+
+        whole = self._reading.whole(self.acceptance)
+        reads = self._reading.choose(self._drafter, whole, token, saved, self.draft.at)
+        self.acceptance = min(A_MAX, self._reading.share * whole)
+        return reads
 
     def _draft_prices(self, behind: int) -> tuple[float, float, float]:
         assert self.draft is not None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-LENGTHS = (64, 128, 256, 512, 1024)
-"""The last tokens of the prompt, so many, are what a draft may read; no more was of any use."""
+from collections.abc import Callable
 
-LOSS = 0.03
-"""Of the whole request's time is lost at most, ..."""
+from dyspec_edge.decode.draft.interface import Drafter
+
+SHARES = {64: 0.60, 128: 0.74, 256: 0.85, 512: 0.90, 1024: 0.95}
+"""What a draft may read of a longer prompt, first and last tokens together, and the share of its
+acceptance that it then has (benchmarks/results/requests.md)."""
+
+MOST_MISSED = max(SHARES)
+"""Of what it missed in the middle of a reply it reads no more."""
+
+STAKE, LOSS = 8.0, 0.01
+"""Lost is at most the time of so many plain tokens and that share of the whole request's, ..."""
 
 SHORT_REPLY = 16
 """... be the reply but so many tokens long."""
@@ -20,9 +28,11 @@ class Reading:
 
     Attributes:
         num_replies, num_tokens: replies that were seen and their tokens.
+        share: of its acceptance that the draft has with what it has read.
     """
 
     def __init__(self) -> None:
+        self.share = 1.0
         self.num_replies, self.num_tokens = 1, EXPECTED_REPLY
         self._emitted = 0
         self._prompt_seconds = 0.0
@@ -42,6 +52,42 @@ class Reading:
         """Take tokens of the reply."""
         self._emitted += num_tokens
 
+    def whole(self, acceptance: float) -> float:
+        """The acceptance that the draft would have, had it read everything."""
+        return acceptance / self.share
+
+    def choose(
+        self,
+        drafter: Drafter,
+        whole: float,
+        token: float,
+        saved: Callable[[float], float],
+        cost: Callable[[int], float],
+    ) -> bool:
+        """Let the drafter read so many tokens as promises most, if any.
+
+        Args:
+            drafter: gets its `longest_read`; it reads next.
+            whole: its acceptance, had it read everything.
+            token: seconds of a plain one.
+            saved: of them by drafting, at an acceptance.
+            cost: seconds of reading so many tokens.
+        """
+        drafter.longest_read = None
+        unread = drafter.num_behind
+        shares = {n: share for n, share in SHARES.items() if n < unread} | {unread: 1.0}
+        gains = {0: 0.0}
+        for length, share in shares.items():
+            gain, seconds = saved(share * whole), cost(length)
+            if seconds < self.budget(token, gain):
+                gains[length] = self._remaining * gain - seconds
+        best = max(gains, key=gains.__getitem__)
+        if best == 0:
+            return False
+        drafter.longest_read = best if best < unread else None
+        self.share = shares[best]
+        return True
+
     def budget(self, token: float, saved: float) -> float:
         """Seconds that reading may cost now.
 
@@ -49,8 +95,10 @@ class Reading:
             token: seconds of a plain one.
             saved: of them by drafting.
         """
-        # A reply that has outlived the mean is expected to go on for as long again.
-        mean = self.num_tokens / self.num_replies
-        remaining = max(mean - self._emitted, self._emitted)
-        lost = LOSS * (self._prompt_seconds + self._emitted * token)
-        return min(remaining * saved, lost + max(SHORT_REPLY, self._emitted) * saved)
+        lost = STAKE * token + LOSS * (self._prompt_seconds + self._emitted * token)
+        return min(self._remaining * saved, lost + max(SHORT_REPLY, self._emitted) * saved)
+
+    @property
+    def _remaining(self) -> float:
+        """A reply that has outlived the mean is expected to go on for as long again."""
+        return max(self.num_tokens / self.num_replies - self._emitted, self._emitted)
