@@ -21,6 +21,7 @@ from dyspec_edge.cli.commands.doctor import doctor
 from dyspec_edge.cli.commands.generation import chat, complete
 from dyspec_edge.cli.commands.measuring import calibrate, check
 from dyspec_edge.cli.commands.model_files import inspect, models, pull
+from dyspec_edge.cli.commands.serve import serve
 from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
 from dyspec_edge.cli.terminal import Terminal, discard_output, open_missing_streams
 from dyspec_edge.errors import DyspecError, OptionError
@@ -87,7 +88,7 @@ def cli() -> None:
     """
 
 
-for command in (bench, chat, complete, check, calibrate, inspect, models, pull, doctor):
+for command in (bench, chat, complete, serve, check, calibrate, inspect, models, pull, doctor):
     cli.add_command(command)
 
 

@@ -228,6 +228,32 @@ _COMPLETION_OPTIONS = (
     _option(_COMPLETION, "--json", is_flag=True, help="One JSON document, with all figures."),
 )  # fmt: skip
 
+_SERVER = "Server"
+_SERVER_OPTIONS = (
+    _option(_SERVER, "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+            help="Address to listen on; 0.0.0.0: all of this machine."),
+    _option(_SERVER, "--port", type=Size(0, 65535), default=8080, show_default=True,
+            help="Port to listen on; 0: any free one."),
+    _option(_SERVER, "--api-key", multiple=True, metavar="KEY",
+            help="Answer only who sends this key; may be repeated."),
+    _option(_SERVER, "--api-key-file", type=_FILE, metavar="FILE",
+            help="The same, a key on each line."),
+    _option(_SERVER, "--cors-origin", multiple=True, metavar="ORIGIN",
+            help="Let pages of this origin ask, e.g. http://localhost:3000; may be repeated."),
+    _option(_SERVER, "-np", "--parallel", type=Size(1, 256), default=4, show_default=True,
+            help="Conversations that are kept, and answered in turns; each has -c tokens."),
+    _option(_SERVER, "-to", "--timeout", type=Size(1), default=3600, show_default=True,
+            metavar="SECONDS", help="What a request may take, the wait included."),
+    _option(_SERVER, "-a", "--alias", metavar="NAME",
+            help="Name of the model for clients. [default: the file's]"),
+    _option(_SERVER, "-n", "--predict", "--n-predict", type=Size(-1), default=-1,
+            show_default=True, help="Tokens of a reply at most; -1: what fits."),
+    _option(_SERVER, "--max-prompt", type=Size(1), metavar="N",
+            help="Tokens of a prompt at most. [default: what fits]"),
+    _option(_SERVER, "--max-body", type=Size(1), default=8 << 20, show_default=True,
+            metavar="BYTES", help="Bytes of a request at most."),
+)  # fmt: skip
+
 _WORK = "The work"
 _WORK_OPTIONS = (
     _option(_WORK, "--prompts", type=_FILE, metavar="FILE", required=True,
@@ -322,6 +348,20 @@ def fit_options(function: F) -> F:
     )
 
 
+def server_options(function: F) -> F:
+    """Declares the options of `serve`."""
+    return _declare(
+        function,
+        *_MODEL_OPTIONS,
+        *_SERVER_OPTIONS,
+        *_CONTEXT_OPTIONS,
+        *_SPECULATION_OPTIONS,
+        _TEMPERATURE,
+        *_CHAIN_OPTIONS,
+        *_HUB_OPTIONS,
+    )
+
+
 def completion_options(function: F) -> F:
     """Declares the options of `complete` alone."""
     return _declare(function, *_COMPLETION_OPTIONS)
@@ -354,7 +394,7 @@ def sampling_params(typed: Mapping[str, Any]) -> SamplingParams:
         logit_bias=tuple(typed["logit_bias"]),
         ignore_eos=typed.get("ignore_eos", False),
         grammar=grammar(typed),
-        seed=None if typed["seed"] == -1 else typed["seed"],
+        seed=None if typed.get("seed", -1) == -1 else typed["seed"],
     )
 
 
@@ -398,6 +438,7 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
         draft=draft,
         num_ctx=typed["ctx_size"],
         num_ctx_draft=typed["ctx_size_draft"],
+        num_conversations=typed.get("parallel", 1),
         num_threads=typed["threads"],
         num_gpu_layers=typed["gpu_layers"],
         num_gpu_layers_draft=typed["gpu_layers_draft"],

@@ -1,3 +1,6 @@
-"""What programs call over HTTP, and the page that shows the trees."""
+"""What programs ask for over HTTP, and the page at /.
 
-from __future__ import annotations
+    protocol (chat.py ...)  ->  Request  ->  Scheduler  ->  Piece, Piece, ...  ->  protocol
+
+Every protocol is a translation to one `Request` and back; one thread owns the passes of the models.
+"""

@@ -1,0 +1,209 @@
+"""OpenAI's chat completions, with llama-server's additions.
+
+Source: OpenAI's API reference (chat), llama.cpp's tools/server/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Literal
+from uuid import uuid4
+
+from pydantic import Field
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+import dyspec_edge
+from dyspec_edge.decode.stats import Stats
+from dyspec_edge.server import figures
+from dyspec_edge.server.answers import DONE, EventStream, as_json, event_text, when_complete
+from dyspec_edge.server.errors import ApiError, unsupported
+from dyspec_edge.server.fields import Fields, SamplingFields, parsed
+from dyspec_edge.server.figures import LogprobWriter
+from dyspec_edge.server.request import Piece, Request
+from dyspec_edge.server.service import Running, Service
+from dyspec_edge.text.thoughts import Kind, ThoughtSplitter
+
+FINGERPRINT = f"dyspec-edge-{dyspec_edge.__version__}"
+MEMBERS: Mapping[Kind, str] = {"thought": "reasoning_content", "answer": "content"}
+
+
+class ResponseFormat(Fields):
+    """What the reply shall be."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: dict[str, Any] | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class StreamOptions(Fields):
+    """What a stream carries besides text."""
+
+    include_usage: bool = False
+    include_tree: bool = False
+
+
+class ChatBody(SamplingFields):
+    """The body of /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    model: str | None = None
+    max_completion_tokens: int | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=100)
+    response_format: ResponseFormat | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    n: int | None = None
+
+    def request(self, service: Service) -> Request:
+        """What is asked for.
+
+        Raises:
+            DyspecError: something that cannot be done.
+        """
+        if self.tools:
+            raise unsupported("tools", "leave it out")
+        if self.n not in (None, 1):
+            raise unsupported("n other than 1", "send the request several times")
+        limit = self.max_completion_tokens
+        return Request(
+            prompt=self.messages,
+            sampling=self.sampling(service.sampling, service.tokenize),
+            max_tokens=self.limit() if limit is None else limit,
+            stop=self.stops(),
+            json_schema=self.schema_wanted(),
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            template_kwargs=self.chat_template_kwargs or {},
+            policy=self.policy_name(),
+            verify=self.verify,
+            wants_trees=self.options.include_tree and self.stream,
+        )
+
+    def schema_wanted(self) -> dict[str, Any] | bool | None:
+        """The JSON schema that the reply has to keep, or None.
+
+        Raises:
+            ApiError: a format without its schema.
+        """
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return self.json_schema
+        if wanted.type == "json_object":
+            return wanted.schema_ or {"type": "object"}
+        outer = wanted.json_schema or {}
+        schema = outer.get("schema", wanted.schema_)
+        if not isinstance(schema, dict):
+            where = "response_format.json_schema.schema"
+            raise ApiError(400, f"{where} is missing; it holds the schema", param=where)
+        return schema
+
+    @property
+    def options(self) -> StreamOptions:
+        """The stream's options."""
+        return self.stream_options or StreamOptions()
+
+
+async def chat_completions(service: Service, http: HttpRequest) -> Response:
+    """POST /v1/chat/completions."""
+    body = parsed(ChatBody, await http.body())
+    running = await service.begin(body.request(service))
+    writer = _Writer(service, running)
+    if not body.stream:
+        return await when_complete(http, running, writer.whole)
+    await running.begun()
+    return EventStream(running, writer.lines(body.options), writer.failed)
+
+
+class _Writer:
+    """One reply in the words of this protocol."""
+
+    def __init__(self, service: Service, running: Running) -> None:
+        self._running = running
+        self._logprobs = LogprobWriter(service.piece)
+        self._head = {
+            "id": f"chatcmpl-{uuid4().hex}",
+            "created": running.created,
+            "model": service.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    async def whole(self) -> Response:
+        found = await self._running.whole()
+        message: dict[str, Any] = {"role": "assistant", "content": found.answer}
+        if found.thought:
+            message["reasoning_content"] = found.thought
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "logprobs": None,
+            "finish_reason": found.finish_reason,
+        }
+        if found.logprobs:
+            choice["logprobs"] = {"content": self._logprobs.chat(found.logprobs)}
+        return as_json(
+            {
+                "object": "chat.completion",
+                **self._head,
+                "choices": [choice],
+                "usage": figures.usage(found.stats),
+                "timings": figures.timings(found.stats),
+            }
+        )
+
+    async def lines(self, options: StreamOptions) -> AsyncGenerator[bytes]:
+        splitter = ThoughtSplitter(inside=self._running.prompt.opens_thought)
+        extra = {"usage": None} if options.include_usage else {}
+        yield self._line({"role": "assistant", "content": None}, extra)
+        async for piece in self._running.pieces():
+            if piece is None:
+                yield event_text(None)
+                continue
+            chunk = piece.chunk
+            parts = splitter.feed(chunk.text)
+            if chunk.finish_reason is not None:
+                parts += splitter.flush()
+            more = extra if piece.step is None else {**extra, "step": piece.step}
+            for line in self._piece_lines(piece, parts, more):
+                yield line
+            if chunk.finish_reason is not None and chunk.stats is not None:
+                yield self._last(chunk.finish_reason, chunk.stats, extra)
+                if options.include_usage:
+                    yield event_text(self._usage(chunk.stats))
+        yield event_text(DONE)
+
+    def failed(self, error: ApiError) -> bytes:
+        return event_text(error.body) + event_text(DONE)
+
+    def _piece_lines(
+        self, piece: Piece, parts: list[tuple[Kind, str]], extra: Mapping[str, Any]
+    ) -> list[bytes]:
+        """A line for each part; the first carries what belongs to the whole piece."""
+        likely = piece.chunk.logprobs
+        if not parts and not likely and piece.step is None:
+            return []
+        deltas: list[dict[str, Any]] = [{MEMBERS[kind]: text} for kind, text in parts]
+        first, *others = deltas or [{"content": ""}]
+        logprobs = {"content": self._logprobs.chat(likely)} if likely else None
+        rest = {name: value for name, value in extra.items() if name != "step"}
+        lines = [self._line(first, extra, logprobs)]
+        return lines + [self._line(delta, rest) for delta in others]
+
+    def _line(
+        self,
+        delta: Mapping[str, Any],
+        extra: Mapping[str, Any],
+        logprobs: Mapping[str, Any] | None = None,
+        reason: str | None = None,
+    ) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        head = {"object": "chat.completion.chunk", **self._head}
+        return event_text({**head, "choices": [choice], **extra})
+
+    def _last(self, reason: str, stats: Stats, extra: Mapping[str, Any]) -> bytes:
+        return self._line({}, {**extra, "timings": figures.timings(stats)}, reason=reason)
+
+    def _usage(self, stats: Stats) -> dict[str, Any]:
+        head = {"object": "chat.completion.chunk", **self._head}
+        return {**head, "choices": [], "usage": figures.usage(stats)}

@@ -1,0 +1,44 @@
+"""What clients ask for, whatever protocol they speak, and what they get piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dyspec_edge.engine import Chunk, Message, Prompt, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One reply that is wanted.
+
+    Attributes:
+        prompt: chat messages, or a bare prompt that is ready.
+        max_tokens: of the reply at most; None for as many as fit.
+        stop: the reply ends before the first of these.
+        json_schema: the reply is JSON that is valid under it; None for anything.
+        logprobs: most likely tokens to name beside each token; None for no log-probabilities.
+        template_kwargs: variables for the chat template.
+        policy, verify: as --policy and --verify spell them; None for the server's.
+        wants_trees: pieces carry their steps with the token trees.
+    """
+
+    prompt: Sequence[Message] | Prompt
+    sampling: SamplingParams
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | bool | None = None
+    logprobs: int | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    verify: str | None = None
+    wants_trees: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a reply: the engine's chunk, and its step for JSON where trees are wanted."""
+
+    chunk: Chunk
+    step: Mapping[str, Any] | None = None

@@ -1,0 +1,222 @@
+"""What all protocols stand on: the model's facts, requests in, replies out, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+
+from anyio import to_thread
+
+from dyspec_edge.decode.logprobs import TokenLogprobs
+from dyspec_edge.decode.stats import Stats
+from dyspec_edge.engine import Prompt, SamplingParams
+from dyspec_edge.errors import ContextOverflow, DyspecError
+from dyspec_edge.server import errors
+from dyspec_edge.server.errors import ApiError
+from dyspec_edge.server.request import Piece, Request
+from dyspec_edge.server.scheduler import Job, Scheduler
+from dyspec_edge.server.slots import Slots
+from dyspec_edge.text.thoughts import Kind, ThoughtSplitter
+
+PING_SECONDS = 10.0
+"""A stream that is silent for so long gets a comment, so that nobody takes it for dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may ask for.
+
+    Attributes:
+        max_tokens: of a reply, also where a request names no number; None for what fits.
+        max_prompt: tokens of a prompt; None for what fits.
+    """
+
+    max_tokens: int | None = None
+    max_prompt: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A reply that is complete.
+
+    Attributes:
+        thought: what came before the answer, or "".
+        answer: the text after it.
+        logprobs: of `tokens`, where they were asked for.
+    """
+
+    thought: str
+    answer: str
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: str
+    stats: Stats
+
+
+class Running:
+    """A reply under way, as the event loop sees it.
+
+    Attributes:
+        prompt: what is being answered.
+        created: seconds since 1970.
+        stats: the figures, once it has ended.
+    """
+
+    def __init__(self, service: Service, request: Request, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.created = int(time.time())
+        self.stats: Stats | None = None
+        self._events: asyncio.Queue[Piece | DyspecError] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._scheduler = service.scheduler
+        self._waiting: asyncio.Task[Piece | DyspecError] | None = None
+        self._job: Job = self._scheduler.submit(request, self._emit)
+
+    async def begun(self) -> None:
+        """Wait a while for the first piece, so that an error that comes first is an answer.
+
+        Raises:
+            DyspecError: it has ended before it began.
+        """
+        self._waiting = asyncio.ensure_future(self._events.get())
+        await asyncio.wait([self._waiting], timeout=PING_SECONDS)
+        if self._waiting.done() and isinstance(self._waiting.result(), DyspecError):
+            await self._next()
+
+    async def pieces(self) -> AsyncGenerator[Piece | None]:
+        """Pieces until the last; None where none has come for a while.
+
+        Raises:
+            DyspecError: why the reply ended early.
+        """
+        while True:
+            piece = await self._next()
+            yield piece
+            if piece is not None and piece.chunk.finish_reason is not None:
+                self.stats = piece.chunk.stats
+                return
+
+    async def whole(self, *, raw: bool = False) -> Whole:
+        """The reply when it is complete; errors as of `pieces`.
+
+        Args:
+            raw: thoughts are part of the answer, markers and all.
+        """
+        splitter = ThoughtSplitter(inside=self.prompt.opens_thought)
+        texts: dict[Kind, list[str]] = {"thought": [], "answer": []}
+        tokens: list[int] = []
+        likely: list[TokenLogprobs] = []
+        reason = "stop"
+        parts: list[tuple[Kind, str]]
+        async for piece in self.pieces():
+            if piece is None:
+                continue
+            tokens += piece.chunk.tokens
+            likely += piece.chunk.logprobs or ()
+            text = piece.chunk.text
+            parts = [("answer", text)] if raw else splitter.feed(text)
+            if piece.chunk.finish_reason is not None:
+                reason = piece.chunk.finish_reason
+                parts += splitter.flush()
+            for kind, part in parts:
+                texts[kind].append(part)
+        assert self.stats is not None  # the last piece has them
+        thought, answer = "".join(texts["thought"]), "".join(texts["answer"])
+        return Whole(thought, answer, tuple(tokens), tuple(likely), reason, self.stats)
+
+    def leave(self) -> None:
+        """Nobody listens any more: end it soon.  Idempotent."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._scheduler.leave(self._job)
+
+    async def _next(self) -> Piece | None:
+        if self._waiting is None:
+            self._waiting = asyncio.ensure_future(self._events.get())
+        await asyncio.wait([self._waiting], timeout=PING_SECONDS)
+        if not self._waiting.done():
+            return None
+        event, self._waiting = self._waiting.result(), None
+        if isinstance(event, DyspecError):
+            raise event
+        if event.chunk.finish_reason == "cancelled":
+            raise errors.gone()
+        return event
+
+    def _emit(self, event: Piece | DyspecError) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+
+class Service:
+    """Requests in, replies out.
+
+    Args:
+        slots: closed by the scheduler.
+        model: the name that clients see.
+        sampling: what holds where a request says nothing.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        scheduler: Scheduler,
+        *,
+        model: str,
+        sampling: SamplingParams,
+        limits: Limits,
+    ) -> None:
+        self.slots = slots
+        self.scheduler = scheduler
+        self.model = model
+        self.sampling = sampling
+        self.created = int(time.time())
+        self._limits = limits
+        self._model = slots.loaded.models.target
+
+    async def begin(self, request: Request) -> Running:
+        """Check a request and put it into the queue.
+
+        Raises:
+            DyspecError: the request cannot be answered, or not now.
+        """
+        prompt = await to_thread.run_sync(self._checked, request)
+        most = self._limits.max_tokens
+        if most is not None:
+            limit = most if request.max_tokens is None else min(most, request.max_tokens)
+            request = replace(request, max_tokens=limit)
+        return Running(self, request, prompt)
+
+    def tokenize(self, text: str) -> list[int]:
+        """The ids of a bare text."""
+        return self._model.tokenize(text, add_special=False, parse_special=True)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; control tokens have theirs, too.
+
+        Raises:
+            ApiError: there is no such token.
+        """
+        if not 0 <= token < self._model.num_vocab:
+            raise ApiError(
+                400, f"token {token}: the vocabulary ends at {self._model.num_vocab - 1}"
+            )
+        return self._model.piece(token, special=True)
+
+    def _checked(self, request: Request) -> Prompt:
+        request.sampling.check(self._model.num_vocab)
+        prompt = request.prompt
+        if not isinstance(prompt, Prompt):
+            prompt = self.slots.prepare(prompt, request.template_kwargs)
+        size, most = len(prompt.tokens), self._limits.max_prompt
+        if most is not None and size > most:
+            raise ApiError(
+                400,
+                f"the prompt has {size} tokens; this server takes {most} (--max-prompt)",
+                code="context_length_exceeded",
+            )
+        if size >= self.slots.num_ctx:
+            raise ContextOverflow(size, self.slots.num_ctx)
+        return prompt

@@ -1,0 +1,174 @@
+"""Conversations that stay in the caches between requests, and which of them a request goes on with.
+
+slot 0   system, question, answer      <- the same chat's next turn finds its prefix here
+slot 1   a title call                  <- and did not lose it to this one
+slot 2   (empty)
+
+A request takes the slot where it costs least: tokens of the prompt to read, and tokens of another
+text that would have to be read again, should that go on; the longer it has rested the less likely.
+Only the scheduler's thread takes slots and gives them back.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dyspec_edge.decode.cache import common_prefix
+from dyspec_edge.decode.loop import Step
+from dyspec_edge.engine import Chunk, Message, Prompt
+from dyspec_edge.engine.prompt import Dialogue, PromptBuilder
+from dyspec_edge.engine.session import Session
+from dyspec_edge.load.loading import Loaded
+from dyspec_edge.server.request import Request
+from dyspec_edge.server.steps import StepWriter
+
+LIFE = 900.0
+"""Seconds after which it has become e times less likely that a resting text will go on."""
+
+
+class Slot:
+    """One conversation and what it holds.
+
+    Attributes:
+        number: from 0 on.
+        conversation: the tokens in the caches.
+        is_taken: a reply is under way.
+        rested_since: when the last reply ended, by `time.monotonic`.
+    """
+
+    def __init__(self, number: int, loaded: Loaded, prompts: PromptBuilder) -> None:
+        self.number = number
+        self.conversation = loaded.conversation()
+        self.is_taken = False
+        self.rested_since = 0.0
+        self._loaded = loaded
+        self._session = Session(
+            self.conversation,
+            loaded.models.target,
+            prompts,
+            num_ctx=loaded.models.num_ctx,
+            plain_seconds=loaded.plain_seconds,
+        )
+
+    @property
+    def num_cached(self) -> int:
+        """Tokens of the target's cache."""
+        return len(self.conversation.target.tokens)
+
+    @property
+    def last_step(self) -> Step | None:
+        """The latest step of the reply under way."""
+        return self._session.last_step
+
+    def prompt(self, request: Request) -> Prompt:
+        """The request's prompt as it reads after what was said here."""
+        if isinstance(request.prompt, Prompt):
+            return request.prompt
+        kwargs = request.template_kwargs
+        return self._session.prepare(request.prompt, raw=False, template_kwargs=kwargs)
+
+    def cost(self, prompt: Prompt) -> float:
+        """Tokens to read if this slot takes the prompt, now and perhaps later."""
+        shared = common_prefix(self.conversation.target.tokens, prompt.tokens)
+        rest = time.monotonic() - self.rested_since
+        lost = (self.num_cached - shared) * math.exp(-rest / LIFE)
+        return len(prompt.tokens) - shared + lost
+
+    def reply(self, request: Request, prompt: Prompt) -> Generator[Chunk]:
+        """Begin the reply; errors as of `Engine.stream`, from the first chunk on."""
+        self.conversation.clear_abort()
+        return self._session.reply(
+            prompt,
+            request.sampling,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            raw=False,
+            json_schema=request.json_schema,
+            logprobs=request.logprobs,
+            on_prefill=None,
+        )
+
+    def step_writer(self) -> StepWriter:
+        """What writes the steps of the reply that begins."""
+        model = self._loaded.models.target
+        return StepWriter(self.conversation, lambda token: model.piece(token, special=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A slot for a request, and the prompt that it reads there."""
+
+    slot: Slot
+    prompt: Prompt
+
+
+class Slots:
+    """All conversations over what is loaded.
+
+    Args:
+        loaded: with room for as many as its configuration says; closed by `close`.
+
+    Attributes:
+        all: by number.
+        num_ctx: usable tokens of each.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.num_ctx = loaded.models.num_ctx
+        config = loaded.models.config
+        self._prompts = PromptBuilder(
+            loaded.models.target,
+            config.chat_template,
+            config.template_kwargs,
+            control_texts=loaded.models.reports[0].control_texts(),
+        )
+        self.notices = (*loaded.notices, *self._prompts.notes)
+        count = config.num_conversations
+        self.all = tuple(Slot(number, loaded, self._prompts) for number in range(count))
+
+    @property
+    def has_free(self) -> bool:
+        """Whether a slot can be taken."""
+        return any(not slot.is_taken for slot in self.all)
+
+    def prepare(
+        self, messages: Sequence[Message], template_kwargs: Mapping[str, Any] | None = None
+    ) -> Prompt:
+        """The prompt of messages for a slot that holds nothing; from any thread.
+
+        Raises:
+            OptionError: messages that the chat template refuses.
+        """
+        return self._prompts.prepare(
+            messages, raw=False, after=Dialogue(), variables=template_kwargs
+        )
+
+    def prepare_raw(self, text: str) -> Prompt:
+        """The prompt of a bare text; from any thread."""
+        return self._prompts.prepare(text, raw=True, after=Dialogue())
+
+    def take(self, request: Request) -> Taken:
+        """The free slot that suits the request best.
+
+        Raises:
+            OptionError: as `prepare`.
+        """
+        free = [slot for slot in self.all if not slot.is_taken]
+        offers = [Taken(slot, slot.prompt(request)) for slot in free]
+        best = min(offers, key=lambda offer: offer.slot.cost(offer.prompt))
+        best.slot.is_taken = True
+        return best
+
+    def give_back(self, slot: Slot) -> None:
+        """The slot's reply has ended."""
+        slot.is_taken = False
+        slot.rested_since = time.monotonic()
+
+    def close(self) -> None:
+        """Free everything.  Idempotent."""
+        self.loaded.close()
