@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -48,7 +49,13 @@ def run(arguments: list[str], desk: Path, typed: str = "") -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if not any(word in c for word in FETCHES)])
+SERVERS = [c for c in COMMANDS if c.startswith("dyspec-edge serve")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [c for c in COMMANDS if c not in SERVERS and not any(word in c for word in FETCHES)],
+)
 def test_command_works_as_typed(command: str, desk: Path) -> None:
     commands = [command]
     if command.startswith("dyspec-edge bench report"):  # of runs that were done before
@@ -60,6 +67,19 @@ def test_command_works_as_typed(command: str, desk: Path) -> None:
         result = run(["-c", RUN, *arguments], desk, typed="Hello\n")
         assert result.returncode == 0, result.stderr
         assert result.stdout.strip()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to end it with")
+@pytest.mark.parametrize("command", [c for c in SERVERS if "--pair" not in c])
+def test_server_serves_until_it_is_told_to_end(command: str, desk: Path) -> None:
+    arguments = [sys.executable, "-c", RUN, *shlex.split(command, comments=True)[1:], "--port", "0"]
+    with subprocess.Popen(arguments, cwd=desk, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        line = next(line for line in server.stderr if line.startswith("listening on "))
+        with urlopen(f"{line.split()[2]}/v1/models") as answer:
+            assert json.load(answer)["data"][0]["id"] == "target"
+        server.terminate()
+        assert server.wait(30) == 0
 
 
 def test_readme_shows_each_command_of_the_program() -> None:
