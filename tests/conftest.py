@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests import tiny
+from tests.tiny_architectures import Architecture
 
 PairFactory = Callable[..., "TinyPair"]
 
@@ -100,6 +101,22 @@ def tiny_six(tiny_dir: Path) -> TinyPair:
 
 
 @pytest.fixture(scope="session")
+def tiny_six_hybrid(tiny_dir: Path, tiny_six: TinyPair) -> TinyPair:
+    """A qwen35 target with the same six tokens, and that draft."""
+    bias = np.zeros(len(tiny.SIX_TOKENS), np.float32)
+    bias[tiny.SIX_TOKENS.eos] = -1.5
+    target = tiny.write_model(
+        tiny_dir / "six-qwen35.gguf",
+        vocabulary=tiny.SIX_TOKENS,
+        seed=5,
+        bias=bias,
+        logit_std=1.2,
+        architecture="qwen35",
+    )
+    return TinyPair(target, tiny_six.draft)
+
+
+@pytest.fixture(scope="session")
 def tiny_shortened(tiny_dir: Path) -> Path:
     """A draft of the tiny target whose vocabulary lacks the 8 padding ids at the end."""
     vocabulary = tiny.VOCABULARY.shortened(8)
@@ -139,6 +156,35 @@ def tiny_sliding(tiny_dir: Path) -> TinyPair:
 def tiny_recurrent(tiny_dir: Path) -> Path:
     """A mamba model."""
     return tiny.write_model(tiny_dir / "recurrent.gguf", architecture="mamba")
+
+
+@pytest.fixture(scope="session")
+def tiny_state(tiny_dir: Path) -> Callable[[Architecture], Path]:
+    """`tiny_state(architecture)`: a model with recurrent layers."""
+
+    def make(architecture: Architecture) -> Path:
+        path = tiny_dir / f"{architecture}.gguf"
+        if not path.exists():
+            tiny.write_model(path, architecture=architecture, chat_template=tiny.CHATML)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_hybrid(tiny_dir: Path) -> Callable[[Architecture], TinyPair]:
+    """`tiny_hybrid(architecture)`: a hybrid target and a draft, about half of which is accepted."""
+
+    def make(architecture: Architecture) -> TinyPair:
+        target, draft = (tiny_dir / f"alike-{name}.gguf" for name in (architecture, "llama"))
+        for path, name in ((target, architecture), (draft, "llama")):
+            if not path.exists():
+                tiny.write_model(
+                    path, architecture=name, layer_gain=0.25, chat_template=tiny.CHATML
+                )
+        return TinyPair(target, draft)
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -59,7 +59,12 @@ class SteadyCurve(LiveCurve):
 
 
 def open_context(
-    model: Model, *, num_ctx: int = 512, num_sequences: int = 1, num_outputs: int = 64
+    model: Model,
+    *,
+    num_ctx: int = 512,
+    num_sequences: int = 1,
+    num_outputs: int = 64,
+    num_snapshots: int | None = None,
 ) -> Context:
     """A context whose logits do not depend on the shape of a batch."""
     return Context(
@@ -71,17 +76,27 @@ def open_context(
         flash_attn="off",
         type_k="f32",
         type_v="f32",
+        num_snapshots=num_snapshots,
     )
 
 
 @contextmanager
 def opened_cache(
-    path: Path, *, num_ctx: int = 512, num_sequences: int = 1, capacity: int = 64
+    path: Path,
+    *,
+    num_ctx: int = 512,
+    num_sequences: int = 1,
+    capacity: int = 64,
+    num_snapshots: int | None = None,
 ) -> Iterator[Cache]:
     """A cache for trees of `capacity` nodes."""
     with Model(path) as model:
         context = open_context(
-            model, num_ctx=num_ctx, num_sequences=num_sequences, num_outputs=capacity
+            model,
+            num_ctx=num_ctx,
+            num_sequences=num_sequences,
+            num_outputs=capacity,
+            num_snapshots=num_snapshots,
         )
         cache = Cache(context, capacity)
         yield cache
@@ -129,20 +144,30 @@ def opened_decoder(
     device_sampling: bool = False,
     gpu_layers: int = 0,
     prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
+    num_snapshots: int | None = None,
 ) -> Iterator[Conversation]:
-    """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft."""
+    """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft.
+
+    With `num_snapshots` trees are chains and the target is a hybrid.
+    """
     with ExitStack() as stack:
         model = stack.enter_context(Model(pair.target, num_gpu_layers=gpu_layers))
         ends = model.end_tokens if end_tokens is None else end_tokens
         chosen = parse(policy, ends)
+        if num_snapshots is not None:
+            chosen.narrow(num_snapshots)
         nodes, capacity = 1 + chosen.max_nodes, chosen.tree_capacity
         num_sequences = chosen.max_leaves
         if chosen.needs_prices:
             chosen.set_prices(steady_prices(prices[0], prices[1] if with_draft else None))
 
-        def cache(of: Model, tokens: int) -> Cache:
+        def cache(of: Model, tokens: int, snapshots: int | None = None) -> Cache:
             context = open_context(
-                of, num_ctx=tokens + capacity, num_sequences=num_sequences, num_outputs=nodes
+                of,
+                num_ctx=tokens + capacity,
+                num_sequences=num_sequences,
+                num_outputs=nodes,
+                num_snapshots=snapshots,
             )
             stack.callback(context.close)
             return Cache(context, capacity)
@@ -162,7 +187,7 @@ def opened_decoder(
         if verify == "residual":
             verifier = chosen.residual_verifier()
         yield Conversation(
-            cache(model, num_ctx),
+            cache(model, num_ctx, num_snapshots),
             ends,
             drafter=drafter,
             policy=chosen,

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import llama_cpp
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from tests import tiny
 from tests.conftest import TinyPair
+from tests.tiny_architectures import Architecture
 
 Rows = NDArray[np.float64]
 TEXT = "Hello the tree, \u65e5\u672c \U0001f469\u200d\U0001f467\n<|im_start|>user"
@@ -80,9 +82,9 @@ def test_any_text_survives_the_tokenizer(tiny_target: Path) -> None:
     assert "<0xF0>" in texts
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("architecture", get_args(Architecture))
 def test_distributions_are_neither_flat_nor_certain(
-    architecture: tiny.Architecture, tokens: list[int], tmp_path: Path
+    architecture: Architecture, tokens: list[int], tmp_path: Path
 ) -> None:
     rows = evaluate(tiny.write_model(tmp_path / "model.gguf", architecture=architecture), tokens)
     assert np.isfinite(rows).all()

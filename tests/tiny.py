@@ -16,22 +16,24 @@ Sum of min(target, draft) over the tokens, mean over a text at T = 1, by noise (
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float32]
-_Draw = Callable[[int, int, float], Array]
-Architecture = Literal["llama", "gemma3", "mamba"]
+from tests.tiny_architectures import (
+    NUM_EMBD,
+    NUM_LAYERS,
+    OUTPUT_NORM,
+    OUTPUTS,
+    Architecture,
+    Array,
+    add_keys,
+    layer,
+)
 
-NUM_EMBD = 64
-NUM_FF = 128
-NUM_HEAD = 4
 NUM_CTX = 2048
 LOGIT_STD = 2.6
 CONSTANT = 2.0
@@ -133,8 +135,10 @@ def write_model(
     bias: Array | None = None,
     order: NDArray[np.int32] | None = None,
     logit_std: float = LOGIT_STD,
+    layer_gain: float = 1.0,
     chat_template: str | None = None,
     architecture: Architecture = "llama",
+    num_heads: int = 0,
     sliding_window: int = 16,
     num_ctx: int = NUM_CTX,
     add_bos: bool = True,
@@ -152,33 +156,33 @@ def write_model(
         bias: logit bias of each id, by default `vocabulary.bias()`.
         order: ids by the row that they get; None leaves id i in row i.  The tokenizer stays.
         logit_std: spread of the logits over the tokens; larger is more certain.
+        layer_gain: factor of what layers add to the residual stream; where it is small, models of
+            all architectures with one seed say much the same.
         chat_template: Jinja text for the file's metadata.
-        architecture: "llama", "gemma3" (sliding window in five of six layers) or "mamba".
+        architecture: one of those in tiny_architectures.py.
+        num_heads: layers of a multi-token-prediction head (qwen35, glm4moe).
         sliding_window: of gemma3.
         num_ctx: the training length that the file states.
         add_bos: whether the tokenizer puts `<s>` in front.
         add_eos: whether it puts `</s>` behind.
     """
-    num_layer = 6 if architecture == "gemma3" else 2
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny {architecture}")
     writer.add_context_length(num_ctx)
     writer.add_embedding_length(NUM_EMBD)
-    writer.add_block_count(num_layer)
-    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    if architecture == "mamba":
-        _add_mamba_keys(writer)
-    else:
-        _add_attention_keys(writer)
+    add_keys(writer, architecture, num_heads=num_heads)
     if architecture == "gemma3":
         writer.add_sliding_window(sliding_window)
     _add_tokenizer(writer, vocabulary, chat_template, add_bos)
     if add_eos:
         writer.add_add_eos_token(add_eos)
 
-    weights = _weights(len(vocabulary), num_layer, architecture, np.random.default_rng(seed))
+    weights = _weights(len(vocabulary), architecture, num_heads, np.random.default_rng(seed))
     weights["output.weight"] *= np.float32(logit_std / np.sqrt(NUM_EMBD))
+    for name, tensor in weights.items():
+        if name.endswith(OUTPUTS):
+            tensor *= np.float32(layer_gain)
     if noise:
         _add_noise(weights, noise, np.random.default_rng(noise_seed))
     _set_constant(weights, vocabulary.bias() if bias is None else bias, architecture)
@@ -211,26 +215,6 @@ def disjoint_biases(vocabulary: Vocabulary = VOCABULARY) -> tuple[Array, Array]:
     return target, draft
 
 
-def _add_attention_keys(writer: gguf.GGUFWriter) -> None:
-    head_size = NUM_EMBD // NUM_HEAD
-    writer.add_feed_forward_length(NUM_FF)
-    writer.add_head_count(NUM_HEAD)
-    writer.add_head_count_kv(NUM_HEAD // 2)
-    writer.add_key_length(head_size)
-    writer.add_value_length(head_size)
-    writer.add_rope_dimension_count(head_size)
-    writer.add_rope_freq_base(10000.0)
-
-
-def _add_mamba_keys(writer: gguf.GGUFWriter) -> None:
-    writer.add_feed_forward_length(0)
-    writer.add_head_count(0)
-    writer.add_ssm_conv_kernel(4)
-    writer.add_ssm_inner_size(2 * NUM_EMBD)
-    writer.add_ssm_state_size(16)
-    writer.add_ssm_time_step_rank(4)
-
-
 def _add_tokenizer(
     writer: gguf.GGUFWriter, vocabulary: Vocabulary, chat_template: str | None, add_bos: bool
 ) -> None:
@@ -256,19 +240,19 @@ def _add_tokenizer(
 
 
 def _weights(
-    num_vocab: int, num_layer: int, architecture: Architecture, rng: np.random.Generator
+    num_vocab: int, architecture: Architecture, num_heads: int, rng: np.random.Generator
 ) -> dict[str, Array]:
     def draw(rows: int, columns: int, gain: float) -> Array:
         scale = np.float32(gain / np.sqrt(columns))
         tensor: Array = rng.standard_normal((rows, columns), np.float32) * scale
         return tensor
 
-    weights: dict[str, Array] = {"output_norm.weight": np.ones(NUM_EMBD, np.float32)}
-    for layer in range(num_layer):
-        parts = (_mamba_layer if architecture == "mamba" else _attention_layer)(draw)
-        if architecture == "gemma3":
-            parts |= _gemma3_norms()
-        weights |= {f"blk.{layer}.{name}": tensor for name, tensor in parts.items()}
+    output_norm = OUTPUT_NORM.get(architecture, "output_norm.weight")
+    weights: dict[str, Array] = {output_norm: np.ones(NUM_EMBD, np.float32)}
+    num_layer = NUM_LAYERS[architecture]
+    for index in range(num_layer + num_heads):
+        parts = layer(draw, architecture, index, is_head=index >= num_layer)
+        weights |= {f"blk.{index}.{name}": tensor for name, tensor in parts.items()}
     # Generators of their own: a shortened vocabulary has the long one's rows.
     embd_rng, output_rng = rng.spawn(2)
     shape = (num_vocab, NUM_EMBD)
@@ -277,52 +261,9 @@ def _weights(
     return weights
 
 
-def _attention_layer(draw: _Draw) -> dict[str, Array]:
-    kv_size = NUM_EMBD // 2
-    return {
-        "attn_norm.weight": np.ones(NUM_EMBD, np.float32),
-        # Peaked attention: the text then depends on the whole past and does not loop.
-        "attn_q.weight": draw(NUM_EMBD, NUM_EMBD, 1.6),
-        "attn_k.weight": draw(kv_size, NUM_EMBD, 1.6),
-        "attn_v.weight": draw(kv_size, NUM_EMBD, 1.5),
-        "attn_output.weight": draw(NUM_EMBD, NUM_EMBD, 1.5),
-        "ffn_norm.weight": np.ones(NUM_EMBD, np.float32),
-        "ffn_gate.weight": draw(NUM_FF, NUM_EMBD, 1.5),
-        "ffn_up.weight": draw(NUM_FF, NUM_EMBD, 1.5),
-        "ffn_down.weight": draw(NUM_EMBD, NUM_FF, 1.0),
-    }
-
-
-def _gemma3_norms() -> dict[str, Array]:
-    head_size = NUM_EMBD // NUM_HEAD
-    return {
-        "attn_q_norm.weight": np.full(head_size, 1.5, np.float32),
-        "attn_k_norm.weight": np.full(head_size, 1.5, np.float32),
-        "post_attention_norm.weight": np.ones(NUM_EMBD, np.float32),
-        "post_ffw_norm.weight": np.ones(NUM_EMBD, np.float32),
-    }
-
-
-def _mamba_layer(draw: _Draw) -> dict[str, Array]:
-    inner, state, rank = 2 * NUM_EMBD, 16, 4
-    decay = -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
-    return {
-        "attn_norm.weight": np.ones(NUM_EMBD, np.float32),
-        "ssm_in.weight": draw(2 * inner, NUM_EMBD, 1.0),
-        "ssm_conv1d.weight": draw(inner, 4, 1.0),
-        "ssm_conv1d.bias": np.zeros(inner, np.float32),
-        "ssm_x.weight": draw(rank + 2 * state, inner, 1.0),
-        "ssm_dt.weight": draw(inner, rank, 1.0),
-        "ssm_dt.bias": np.full(inner, -2.0, np.float32),
-        "ssm_a": decay,
-        "ssm_d": np.ones(inner, np.float32),
-        "ssm_out.weight": draw(NUM_EMBD, inner, 1.5),
-    }
-
-
 def _add_noise(weights: dict[str, Array], noise: float, rng: np.random.Generator) -> None:
     for (name, tensor), child in zip(weights.items(), rng.spawn(len(weights)), strict=True):
-        if tensor.ndim == 2 and name.endswith(".weight"):
+        if tensor.ndim >= 2 and name.endswith(".weight"):
             spread = np.float32(noise) * tensor.std()
             added = child.standard_normal(tensor.shape, np.float32) * spread
             # The sum keeps the spread of the original, so that the draft is as sure of itself.
@@ -334,8 +275,8 @@ def _set_constant(weights: dict[str, Array], bias: Array, architecture: Architec
     weights["token_embd.weight"][:, 0] = CONSTANT
     weights["output.weight"][:, 0] = bias / np.float32(NORMED_CONSTANT)
     for name, tensor in weights.items():
-        if name.endswith(("attn_output.weight", "ffn_down.weight", "ssm_out.weight")):
-            tensor[0] = 0
+        if name.endswith(OUTPUTS):
+            tensor[..., 0, :] = 0
     if architecture == "gemma3":
         # This architecture multiplies embeddings by the square root of their length.
         weights["token_embd.weight"] /= np.float32(np.sqrt(NUM_EMBD))

@@ -149,7 +149,7 @@ class Stage:
         for lane in lanes:
             policy = models.policy(lane.policy, lane.verify)
             has_draft = models.draft is not None or not policy.needs_draft
-            if policy.max_nodes > 0 and not (models.can_branch and has_draft):
+            if policy.max_nodes > 0 and not (models.can_speculate and has_draft):
                 reason = models.plain_reason or "no draft model; name one with -md"
                 raise OptionError(f"policy '{policy.name}' cannot run: {reason}")
 

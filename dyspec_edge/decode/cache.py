@@ -10,6 +10,10 @@ takes it:
                 (1, 2 share)   (root)    {1, 2}   {1}      a later sibling takes a fresh id
                                                   {2}
 
+A recurrent state cannot be cut: there the tree is a chain, the last tokens of a pass come off by
+snapshots that llama.cpp keeps, and what lies further back is read again from a saved copy of the
+state (native/src/state.cpp).
+
 The target evaluates root and tree in one pass, a draft layer by layer; both are `evaluate`, in
 native code (native/src/cache.cpp).  This module knows positions and ids; it must not know
 probabilities or why a node exists.
@@ -32,6 +36,13 @@ from dyspec_edge.native.library import DECODE_FAILED, OUT_OF_SEQUENCES
 
 NOTHING = np.zeros(0, np.int32)
 
+NUM_COPIES = 4
+"""Saved copies of a recurrent state that a cache keeps: of the last prompts."""
+
+COPY_BEFORE = 16
+"""Tokens before the end of a prompt at which its state is saved: how a reply begins (`<think>`) is
+often told otherwise when it has become history."""
+
 
 class Cache:
     """Prefix and tree in a block of a context's sequence ids.
@@ -47,6 +58,7 @@ class Cache:
     Attributes:
         handle: the dyspec_cache.
         tokens: ids of the committed prefix, one per position.
+        is_recurrent: trees are chains of no more nodes than the context keeps snapshots.
         prefill_seconds: running total of `prefill`.
 
     Raises:
@@ -67,6 +79,9 @@ class Cache:
                 f"{self.num_ids} sequence ids from {first_id} on: "
                 f"the context has {context.num_sequences}"
             )
+        self.is_recurrent = context.num_snapshots is not None
+        if self.is_recurrent and self.num_ids > 1:
+            raise ValueError(f"{self.num_ids} sequence ids: a recurrent state cannot branch")
         self.context = context
         self.first_id = first_id
         self.tree_capacity = tree_capacity
@@ -87,23 +102,30 @@ class Cache:
             The number of tokens that were in the cache already.
 
         Raises:
-            Cancelled: the context's abort flag was set; whole chunks that were read are kept.
+            Cancelled: the context's abort flag was set; whole chunks that were read are kept, of a
+                recurrent state what was saved.
             DecodeError: llama.cpp failed; the prefix is what it was able to read.
         """
         reused = self.rewind(common_prefix(self.tokens, tokens))
-        while len(self.tokens) < len(tokens):
+        copy_at = max(reused, len(tokens) - COPY_BEFORE) if self.is_recurrent else len(tokens)
+        while True:
             done = len(self.tokens)
+            if done == copy_at:
+                lib.dyspec_cache_save(self.handle.address, NUM_COPIES)
+            if done >= len(tokens):
+                break
+            end = min(done + UBATCH, copy_at if done < copy_at else len(tokens))
             if on_progress is not None:
                 on_progress(done - reused, len(tokens) - reused)
             if self.context.abort_flag.is_set:  # on a GPU nobody looks at it inside a pass
                 raise Cancelled("stopped")
             started = time.perf_counter()
-            piece = np.array(tokens[done : done + UBATCH], np.int32)
+            piece = np.array(tokens[done:end], np.int32)
             size = len(piece)
             code = lib.dyspec_cache_read(self.handle.address, pointer(piece, np.int32, size), size)
             if code < 0:
                 self.check(code, size)
-            self.note_committed(tokens[done : done + UBATCH])
+            self.note_committed(tokens[done:end])
             self.prefill_seconds += time.perf_counter() - started
         if on_progress is not None and len(tokens) > reused:
             on_progress(len(tokens) - reused, len(tokens) - reused)
@@ -112,7 +134,7 @@ class Cache:
     def rewind(self, length: int) -> int:
         """Drop the tree, keep the first `length` committed tokens; return how many are left.
 
-        A model whose state cannot be cut (a recurrent one) forgets everything instead.
+        A recurrent state that cannot be cut there becomes what it was when it was last saved.
         """
         # An interrupt may have come when native code had committed what nobody has noted yet.
         left: int = lib.dyspec_cache_rewind(self.handle.address, min(length, len(self.tokens)))
@@ -129,7 +151,8 @@ class Cache:
 
         Raises:
             DyspecError: more leaves than sequence ids.
-            Cancelled, DecodeError: the cache is back at the committed prefix.
+            Cancelled, DecodeError: the cache is back at the committed prefix, or where a recurrent
+                state was saved before.
         """
         self.context.require_outputs(len(nodes))
         first = np.array(unread, np.int32) if unread else NOTHING

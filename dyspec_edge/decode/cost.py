@@ -75,10 +75,15 @@ class CostCurve:
         return found + slope * np.maximum(0, num_rows - last)
 
 
-def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) -> float:
+def chain_rate(
+    target: Seconds,
+    draft_seconds: float | None,
+    acceptance: float,
+    longest: int = LONGEST_CHAIN,
+) -> float:
     """Tokens a second of the best plain chain; of plain decoding if none is better.
 
-    The largest (1 + a + ... + a^k) / (k D(1) + T(1 + k)) over k = 0 .. 32.
+    The largest (1 + a + ... + a^k) / (k D(1) + T(1 + k)) over k = 0 .. 32, or `longest`.
 
     Args:
         target: T, by rows, at least 33 entries.
@@ -89,7 +94,7 @@ def chain_rate(target: Seconds, draft_seconds: float | None, acceptance: float) 
         return float(1.0 / target[1])
     best = tokens = 0.0
     more = 1.0
-    for k, seconds in enumerate(target[1 : LONGEST_CHAIN + 2].tolist()):
+    for k, seconds in enumerate(target[1 : min(longest, LONGEST_CHAIN) + 2].tolist()):
         tokens += more
         more *= acceptance
         best = max(best, tokens / (k * draft_seconds + seconds))

@@ -71,6 +71,27 @@ _BY_NAME: dict[Kind, frozenset[str]] = {
     "audio": frozenset({"pockettts", "qwen3tts", "wavtokenizer-dec"}),
 }
 
+State = Literal["none", "whole", "saved", "snapshots"]
+"""What can be done with the recurrent state of a text: nothing where there is none; all of it is
+dropped or kept; copies can be saved and brought back; besides, the last tokens can be taken back by
+snapshots that llama.cpp keeps."""
+
+_WHOLE = frozenset({"deepseek4", "glm5-next", "qwen4exp"})
+"""Their memories have further parts, with which copies have not been tried."""
+
+_SNAPSHOTS = frozenset(
+    {
+        "bailingmoe3",
+        "kimi-k3",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+    }
+)
+
 _BY_TYPE: dict[str, Kind] = {
     "adapter": "adapter",
     "imatrix": "importance-matrix",
@@ -123,3 +144,12 @@ def obstacle_of(kind: Kind, architecture: str) -> str | None:
     if kind not in _OBSTACLES:
         return None
     return f"{_OBSTACLES[kind]} (architecture {architecture!r})"
+
+
+def state_of(kind: Kind, architecture: str) -> State:
+    """What can be done with the recurrent state of such a model."""
+    if kind not in ("recurrent", "hybrid"):
+        return "none"
+    if architecture in _WHOLE:
+        return "whole"
+    return "snapshots" if architecture in _SNAPSHOTS else "saved"

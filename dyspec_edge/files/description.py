@@ -57,7 +57,7 @@ def _describe_file(report: FileReport) -> str:
     if report.obstacle:
         lines.append(("cannot run", report.obstacle))
     elif report.kind in ("recurrent", "hybrid"):
-        lines.append(("speculation", "none: this kind of model is decoded plainly"))
+        lines.append(("speculation", _state(report)))
     return "\n".join([str(report.path), *(f"  {key:<14} {value}" for key, value in lines)])
 
 
@@ -71,6 +71,13 @@ def _describe_pair(target: FileReport, draft: FileReport) -> str:
             *(f"  note: {note}" for note in pair.notes),
         ]
     )
+
+
+def _state(report: FileReport) -> str:
+    size = f"its state takes {_size(report.state_bytes)} a text"
+    if report.state == "snapshots":
+        return f"chains, no trees: {size}, and as much again for each token that can be taken back"
+    return f"none: this kind of model is decoded plainly; {size}"
 
 
 def _tokenizer(report: FileReport) -> str:

@@ -17,9 +17,10 @@ import numpy as np
 from gguf.constants import LlamaFileType
 
 from dyspec_edge.errors import ModelFileError
-from dyspec_edge.files.architecture import Kind, kind_of, obstacle_of
+from dyspec_edge.files.architecture import Kind, State, kind_of, obstacle_of, state_of
 from dyspec_edge.files.flaws import parameter_flaw_of, vocabulary_flaw_of
 from dyspec_edge.files.gguf_header import GgufHeader, TensorInfo, read_header
+from dyspec_edge.files.recurrence import num_state_bytes
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf\Z")
 
@@ -40,6 +41,8 @@ class FileReport:
         num_heads: heads of attention, of the layer with most.
         num_kv_values: values that one token occupies in the attention cache, all layers together
             (2 bytes each as f16); an upper bound for models with sliding windows or shared caches.
+        state: what can be done with the recurrent state of a text.
+        state_bytes: size of that state; an upper bound, 0 without one.
         sliding_window: the field as it stands; None means no such field.
         add_bos: None where the file leaves it to the kind of tokenizer.
         obstacle: why it cannot generate text here, as the end of "FILE: ..."; None if it can.
@@ -59,6 +62,8 @@ class FileReport:
     num_embd: int | None
     num_heads: int | None
     num_kv_values: int | None
+    state: State
+    state_bytes: int
     sliding_window: int | None
     num_vocab: int
     tokenizer: str
@@ -176,6 +181,7 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
     )
     if kind in ("causal", "recurrent", "hybrid") and not tensors:
         kind = "vocabulary"
+    state = state_of(kind, architecture)
     obstacle = obstacle_of(kind, architecture)
     if obstacle is None and not architecture:
         obstacle = "does not name its architecture; fetch a GGUF made by llama.cpp's converter"
@@ -196,6 +202,8 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
         num_embd=header.integer(f"{architecture}.embedding_length"),
         num_heads=header.integer(f"{architecture}.attention.head_count"),
         num_kv_values=_num_kv_values(header, architecture, layers),
+        state=state,
+        state_bytes=num_state_bytes(header, architecture) if state != "none" else 0,
         sliding_window=header.integer(f"{architecture}.attention.sliding_window"),
         num_vocab=len(tokens),
         tokenizer=tokenizer,

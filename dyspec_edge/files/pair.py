@@ -193,7 +193,7 @@ def _notes(target: FileReport, draft: FileReport) -> Iterator[str]:
     if draft.weights_bytes > target.weights_bytes:
         yield "the draft is larger than the target; are they the wrong way round?"
     for role, report in (("target", target), ("draft", draft)):
-        if report.kind in ("recurrent", "hybrid"):
+        if report.state != "none" and not (role == "target" and report.state == "snapshots"):
             yield f"the {role} is a {report.kind} model, which cannot hold a token tree"
 
 

@@ -49,8 +49,11 @@ class Context(native.Used):
         num_threads: CPU threads for both single rows and batches.
         flash_attn: "auto", "on" or "off".
         type_k, type_v: a key of `CACHE_TYPES`.
+        num_snapshots: of a recurrent state, for each sequence; None for a model without a state
+            that can be saved.
 
     Attributes:
+        num_snapshots: those that llama.cpp keeps.
         abort_flag: what passes look at; set it to stop them.
         backend_sampler: finds candidates where the logits are, or None; with it no logits come to
             the host.
@@ -70,6 +73,7 @@ class Context(native.Used):
         flash_attn: str = "auto",
         type_k: str = "f16",
         type_v: str = "f16",
+        num_snapshots: int | None = None,
         adapters: Sequence[Any] = (),
     ) -> None:
         if not 1 <= num_sequences <= MAX_SEQUENCES:
@@ -90,6 +94,7 @@ class Context(native.Used):
         params.type_k, params.type_v = CACHE_TYPES[type_k], CACHE_TYPES[type_v]
         params.swa_full = True  # a sliding window that drops cells could not be rewound
         params.kv_unified = True
+        params.n_rs_seq = num_snapshots or 0
         params.no_perf = True
         self._abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
         params.abort_callback = self._abort_callback
@@ -108,6 +113,9 @@ class Context(native.Used):
         self.num_ctx = int(llama_cpp.llama_n_ctx(self._context))
         self.max_rows = int(llama_cpp.llama_n_batch(self._context))
         self.num_outputs = int(params.n_outputs_max)
+        self.num_snapshots = num_snapshots
+        if num_snapshots is not None:
+            self.num_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
         self._memory: Any = llama_cpp.llama_get_memory(self._context)
         if adapters:
             handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
@@ -159,6 +167,7 @@ class Context(native.Used):
             tree_capacity,
             first_id,
             num_ids,
+            -1 if self.num_snapshots is None else self.num_snapshots,
         )
         return native.Handle(address, native.lib.dyspec_cache_free, uses=[self])
 

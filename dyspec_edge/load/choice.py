@@ -42,7 +42,7 @@ def choose(models: Models) -> Choice:
     reasons: tuple[str, ...] = (models.plain_reason,) if models.plain_reason is not None else ()
     spec = config.policy or DEFAULT
     asked = policy = models.policy(spec, config.verify)
-    if not models.can_branch:
+    if not models.can_speculate:
         return Choice(PlainPolicy.name, notices=reasons)
     if config.verify == "residual" and not asked.allows_residual:
         spec = DEFAULT_UNDER_RESIDUAL

@@ -56,6 +56,8 @@ class Contexts:
         self._num_ids = policy.max_leaves
         self._num_nodes = 1 + policy.max_nodes
         self._capacity = policy.tree_capacity
+        most = models.plan.num_snapshots
+        self._num_snapshots = None if most is None else min(most, policy.max_nodes)
         self._num_outputs = max(self._num_nodes, backend.NUM_ROWS, TARGET_ROWS if measures else 0)
         self._free = list(range(models.config.num_conversations))
         self._open: dict[int, Conversation] = {}
@@ -142,6 +144,7 @@ class Contexts:
             flash_attn=plan.flash_attn,
             types=self._models.config.cache_types,
             adapters=models.adapters,
+            num_snapshots=self._num_snapshots,
         )
 
     def _draft_context(self, model: llama.Model) -> llama.Context:
@@ -159,6 +162,7 @@ class Contexts:
         flash_attn: str,
         types: tuple[str, str],
         adapters: Sequence[Any] = (),
+        num_snapshots: int | None = None,
     ) -> llama.Context:
         config = self._models.config
         cells *= config.num_conversations
@@ -172,6 +176,7 @@ class Contexts:
             type_k=types[0],
             type_v=types[1],
             adapters=adapters,
+            num_snapshots=num_snapshots,
         )
 
     def _cache(self, context: llama.Context, block: int) -> Cache:

@@ -16,6 +16,7 @@ from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.files.pair import PairReport, require_pair
+from dyspec_edge.files.transfer import format_bytes
 from dyspec_edge.load.calibration import Calibrator, file_key
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.disk_cache import DiskCache
@@ -61,9 +62,9 @@ class Models:
         return self.config.num_threads or physical_cores()
 
     @property
-    def can_branch(self) -> bool:
-        """Whether the target can check a tree."""
-        return _can_branch(self.reports[0])
+    def can_speculate(self) -> bool:
+        """Whether the target can check a tree, or a chain at least."""
+        return _can_speculate(self.reports[0])
 
     def policy(self, spec: str, verify: str) -> Policy:
         """A new policy, with what was measured for these models."""
@@ -75,7 +76,10 @@ class Models:
             kind = "residual" if verify == "residual" else "match"
             return recall(rates_key(config.model, config.draft, kind, config.draft_temperature))
 
-        return parse(spec, self.target.end_tokens, rates)
+        policy = parse(spec, self.target.end_tokens, rates)
+        if self.plan.num_snapshots:
+            policy.narrow(self.plan.num_snapshots)
+        return policy
 
     def calibrator(self, *, afresh: bool = False) -> Calibrator:
         """What measures these models, placed as they are."""
@@ -86,6 +90,8 @@ class Models:
             "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
             "streamed": plan.streamed,
         }
+        if plan.num_snapshots is not None:
+            common = {**common, "snapshots": plan.num_snapshots}
         key = file_key(
             report.path,
             layers=plan.layers,
@@ -144,6 +150,8 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         draft_report = None
     plan = _plan(config, report, draft_report)
     notices.extend(plan.notices)
+    if plan.num_snapshots and plain_reason is None and asked.max_nodes:
+        notices.append(_chain_notice(report, plan.num_snapshots))
     with closing_on_error() as opened:
         target = _open(config, plan, config.model, "target", on_progress)
         opened.callback(target.close)
@@ -210,16 +218,24 @@ def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | N
     )
 
 
-def _can_branch(report: FileReport) -> bool:
-    return report.kind not in ("recurrent", "hybrid")
+def _can_speculate(report: FileReport) -> bool:
+    return report.state in ("none", "snapshots")
+
+
+def _chain_notice(report: FileReport, num_snapshots: int) -> str:
+    size = format_bytes(report.state_bytes)
+    return (
+        f"{report.path.name} is {report.kind} ({report.architecture}): trees are chains of at most "
+        f"{num_snapshots} tokens, taken back by as many snapshots of its state of {size}"
+    )
 
 
 def _plain_reason(config: EngineConfig, report: FileReport, asked: Policy) -> str | None:
     """Why decoding is plain whatever the draft, as a line to show; None if it need not be."""
-    if not _can_branch(report):
+    if not _can_speculate(report):
         return (
             f"{report.path.name} is {report.kind} ({report.architecture}): its state cannot branch "
-            "into a tree, so decoding is plain"
+            "into a tree nor be taken back, so decoding is plain"
         )
     if config.draft is None:
         if asked.needs_draft:
@@ -230,7 +246,7 @@ def _plain_reason(config: EngineConfig, report: FileReport, asked: Policy) -> st
 
 
 def _draft_obstacle(config: EngineConfig, draft: FileReport, asked: Policy) -> str | None:
-    if _can_branch(draft):
+    if draft.state == "none":
         return None
     lookup = asked.uses_draft and not asked.needs_draft and config.verify != "residual"
     then = "it is not used" if lookup else "decoding is plain"

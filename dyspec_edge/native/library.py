@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 13
+ABI_VERSION = 14
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -40,7 +40,10 @@ class TreeStruct(ctypes.Structure):
     )
 
 
-LLAMA_FUNCTIONS = ("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp")
+LLAMA_FUNCTIONS = (
+    *("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp"),
+    *("state_seq_get_size_ext", "state_seq_get_data_ext", "state_seq_set_data_ext"),
+)
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
 
 
@@ -104,7 +107,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_sampler_rows_seconds": (c_double, [address_t]),
     "dyspec_depth_first": (c_int32, [address_t, c_int32, address_t, address_t]),
     "dyspec_abort": (ctypes.c_bool, [address_t]),
-    "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 6]),
+    "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 7]),
     "dyspec_cache_free": (None, [address_t]),
     "dyspec_cache_pad_to": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_read": (c_int32, [address_t, address_t, c_int32]),
@@ -115,6 +118,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_cache_failure": (c_int32, [address_t, POINTER(c_int32)]),
     "dyspec_cache_commit": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_rewind": (c_int32, [address_t, c_int32]),
+    "dyspec_cache_save": (c_int32, [address_t, c_int32]),
     "dyspec_cache_time_pass": (c_int32, [address_t, c_int32, POINTER(c_double)]),
     "dyspec_cache_length": (c_int32, [address_t]),
     "dyspec_cache_n_passes": (c_int64, [address_t]),

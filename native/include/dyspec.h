@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 13
+#define DYSPEC_ABI_VERSION 14
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -273,6 +273,11 @@ typedef struct dyspec_llama {
     float *(*get_logits)(void *context);
     bool (*seq_rm)(void *memory, int32_t seq, int32_t first, int32_t end);
     void (*seq_cp)(void *memory, int32_t from, int32_t to, int32_t first, int32_t end);
+    size_t (*state_seq_get_size_ext)(void *context, int32_t seq, uint32_t flags);
+    size_t (*state_seq_get_data_ext)(void *context, uint8_t *to, size_t size, int32_t seq,
+                                     uint32_t flags);
+    size_t (*state_seq_set_data_ext)(void *context, const uint8_t *from, size_t size, int32_t seq,
+                                     uint32_t flags);
 } dyspec_llama;
 
 // A committed prefix and a tree on top of it, in a block of sequence ids of a context.  Cells of
@@ -282,10 +287,12 @@ typedef struct dyspec_cache dyspec_cache;
 // The prefix is in `first_id`; the ids first_id .. first_id+n_ids-1 are for branches as well.
 // `context` and `memory` outlive the cache, which leaves its cells there when it is freed.
 // `max_rows` of a pass, `max_outputs` of them with logits; `tree_capacity` nodes with the root.
+// n_snapshots: how many tokens of the last pass a recurrent state can take back; it has one id, and
+// a pass over a tree has at most n_snapshots + 1 rows, a chain.  -1: the model has no such state.
 DYSPEC_API dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
                                              int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
-                                             int32_t tree_capacity, int32_t first_id,
-                                             int32_t n_ids);
+                                             int32_t tree_capacity, int32_t first_id, int32_t n_ids,
+                                             int32_t n_snapshots);
 DYSPEC_API void dyspec_cache_free(dyspec_cache *cache);
 
 // From now on the rows of a pass over nodes are filled up to the next of `sizes`, which ascend.
@@ -311,9 +318,14 @@ DYSPEC_API int32_t dyspec_cache_failure(const dyspec_cache *cache, int32_t *n_ro
 // Returns how many nodes of `path` are part of the prefix now.
 DYSPEC_API int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
 
-// Drop the tree, and the prefix beyond `length`.  A model whose state cannot be cut forgets all.
+// Drop the tree, and the prefix beyond `length`.  A recurrent state that cannot be taken back so
+// far becomes what it was when it was last saved before, or forgets all.
 // Returns the length of the prefix.
 DYSPEC_API int32_t dyspec_cache_rewind(dyspec_cache *cache, int32_t length);
+
+// Save a copy of the recurrent state behind the prefix; the oldest of more than n_kept copies goes.
+// Returns how many there are; 0: nothing was saved, there being no such state, a tree, or a copy.
+DYSPEC_API int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept);
 
 // Time one pass over n_rows rows behind the prefix, the last max_outputs of them with logits, and
 // take it back.  Returns the length of the prefix, or as dyspec_cache_read.

@@ -15,6 +15,7 @@ namespace {
 
 int32_t decode(dyspec_cache &x) {
     x.decode_code = x.llama.decode(x.context, x.batch.rows());
+    state_was_read(x, x.decode_code == 0);
     if (x.decode_code != 0) {
         return DYSPEC_E_DECODE;
     }
@@ -63,9 +64,14 @@ void forget(dyspec_cache &x) {
 }
 
 // Remove the tree and, of the prefix, what stands at `length` or later.  A model whose state cannot
-// be cut loses everything.
+// be cut so far loses more.
 void cut_all(dyspec_cache &x, int32_t length) {
     bool done = true;
+    if (is_recurrent(x)) {
+        x.n_past = std::min(x.n_past, cut_state(x, length));
+        forget(x);
+        return;
+    }
     for (int32_t id = 0; id < x.n_ids; id++) {
         if (id < x.n_used || x.shared[size_t(id)] > length) {
             done = cut(x, id, length) && done;
@@ -108,7 +114,8 @@ int32_t read_ahead(dyspec_cache &x, const int32_t *unread, int32_t n_unread, int
 int32_t pad(dyspec_cache &x, int32_t n_outputs) {
     const int32_t n = x.batch.size();
     const auto size = std::lower_bound(x.sizes.begin(), x.sizes.end(), n);
-    if (size == x.sizes.end() || *size > x.max_rows) {
+    if (size == x.sizes.end() || *size > x.max_rows ||
+        (is_recurrent(x) && *size > x.n_snapshots + 1)) {
         return 0;
     }
     const dyspec_batch &rows = x.batch.rows();
@@ -147,7 +154,7 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
     if (code < 0) {
         return code;
     }
-    if (n_padding > 0) {
+    if (n_padding > 0 && !is_recurrent(x)) { // a state is taken back once, by the commit
         const int32_t last = nodes[n - 1];
         cut(x, x.seq[size_t(last)], root_pos + tree.depth[last] + 1);
     }
@@ -171,13 +178,14 @@ extern "C" {
 
 dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
                                   int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
-                                  int32_t tree_capacity, int32_t first_id, int32_t n_ids) {
+                                  int32_t tree_capacity, int32_t first_id, int32_t n_ids,
+                                  int32_t n_snapshots) {
     if (n_vocab < 1 || max_rows < 1 || max_outputs < 1 || tree_capacity < 1 || first_id < 0 ||
-        n_ids < 1) {
+        n_ids < 1 || (n_snapshots >= 0 && n_ids > 1)) {
         return nullptr;
     }
     return make<dyspec_cache>(*llama, context, memory, n_vocab, max_rows, max_outputs,
-                              tree_capacity, first_id, n_ids);
+                              tree_capacity, first_id, n_ids, n_snapshots);
 }
 
 void dyspec_cache_free(dyspec_cache *cache) {
@@ -207,7 +215,8 @@ int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n)
 int32_t dyspec_cache_evaluate(dyspec_cache *cache, const dyspec_tree *tree, const int32_t *nodes,
                               int32_t n, const int32_t *unread, int32_t n_unread) {
     dyspec_cache &x = *cache;
-    if (n < 1 || n > x.max_outputs || n > x.max_rows || n_unread < 0) {
+    const bool is_too_deep = is_recurrent(x) && n > x.n_snapshots + 1;
+    if (n < 1 || n > x.max_outputs || n > x.max_rows || n_unread < 0 || is_too_deep) {
         return DYSPEC_E_ARGUMENT;
     }
     const int32_t n_copies = dyspec_assign_sequences(
@@ -232,7 +241,9 @@ int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n)
     while (n_kept < n && x.seq[size_t(path[n_kept])] >= 0) {
         n_kept++;
     }
-    if (n_kept > 0) {
+    if (is_recurrent(x)) {
+        x.n_past = cut_state(x, root_pos + n_kept);
+    } else if (n_kept > 0) {
         const int32_t winner = x.seq[size_t(path[n_kept - 1])];
         for (int32_t id = 0; id < x.n_used; id++) {
             const int32_t end = id == winner ? root_pos + n_kept : root_pos + 1;
@@ -259,6 +270,7 @@ int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seco
         return DYSPEC_E_ARGUMENT;
     }
     const int32_t token = 0;
+    const Checkpoint before = is_recurrent(x) ? saved_state(x) : Checkpoint{};
     x.batch.clear();
     for (int32_t row = 0; row < n_rows; row++) {
         x.batch.add(&token, 1, x.n_past + row, x.own_ids.data(), 1, row >= n_rows - x.max_outputs);
@@ -267,7 +279,9 @@ int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seco
     const auto started = Clock::now();
     const int32_t code = decode(x);
     *seconds = seconds_since(started);
-    cut_all(x, x.n_past);
+    if (!is_recurrent(x) || !restore_state(x, before)) {
+        cut_all(x, x.n_past);
+    }
     return code < 0 ? code : x.n_past;
 }
 

@@ -8,18 +8,29 @@
 #include <numeric>
 #include <vector>
 
+namespace dyspec {
+
+// A recurrent state as it was when it had read `length` tokens.
+struct Checkpoint {
+    int32_t length;
+    std::vector<uint8_t> bytes;
+};
+
+} // namespace dyspec
+
 // Ids count from 0 in here; what llama.cpp gets is `first_id` more.  Id 0 holds the prefix, the
 // others share it up to `shared[id]`; what is missing there is copied when an id is needed.
 struct dyspec_cache {
     dyspec_cache(const dyspec_llama &llama, void *context, void *memory, int32_t n_vocab,
                  int32_t max_rows, int32_t max_outputs, int32_t tree_capacity, int32_t first_id,
-                 int32_t n_ids)
+                 int32_t n_ids, int32_t n_snapshots)
         : llama(llama), context(context), memory(memory), n_vocab(n_vocab), max_rows(max_rows),
           max_outputs(max_outputs), tree_capacity(tree_capacity), first_id(first_id), n_ids(n_ids),
-          batch(max_rows), own_ids(size_t(n_ids)), ids(size_t(max_outputs) * size_t(n_ids)),
-          offsets(size_t(max_outputs) + 1), copies(3 * size_t(max_outputs)),
-          seq(size_t(tree_capacity), -1), continued(size_t(tree_capacity)),
-          row(size_t(tree_capacity)), row_of(size_t(tree_capacity)), shared(size_t(n_ids)) {
+          n_snapshots(n_snapshots), batch(max_rows), own_ids(size_t(n_ids)),
+          ids(size_t(max_outputs) * size_t(n_ids)), offsets(size_t(max_outputs) + 1),
+          copies(3 * size_t(max_outputs)), seq(size_t(tree_capacity), -1),
+          continued(size_t(tree_capacity)), row(size_t(tree_capacity)),
+          row_of(size_t(tree_capacity)), shared(size_t(n_ids)) {
         std::iota(own_ids.begin(), own_ids.end(), first_id);
     }
 
@@ -32,6 +43,7 @@ struct dyspec_cache {
     const int32_t tree_capacity;
     const int32_t first_id;
     const int32_t n_ids;
+    const int32_t n_snapshots; // of a recurrent state; -1: there is none
     dyspec::Batch batch;
     std::vector<int32_t> own_ids; // first_id, first_id + 1, ...
     // of the nodes of a pass: as dyspec_assign_sequences writes them, ids as llama.cpp knows them
@@ -52,6 +64,32 @@ struct dyspec_cache {
     int64_t n_rows = 0;
     double decode_seconds = 0;
     double sequence_seconds = 0; // of copying and removing sequence ids
+    // a recurrent state, which a pass changes for good
+    int32_t n_read = 0;      // tokens in it, those of the tree included
+    int32_t n_removable = 0; // of them, by snapshots that the last pass has written
+    bool is_broken = false;  // a pass has left it anywhere
+    std::vector<dyspec::Checkpoint> checkpoints; // by length
 };
+
+namespace dyspec {
+
+inline bool is_recurrent(const dyspec_cache &x) {
+    return x.n_snapshots >= 0;
+}
+
+// Take note of the pass over `x.batch`.
+void state_was_read(dyspec_cache &x, bool succeeded);
+
+// Bring state and cells back to `length` tokens, or to the nearest checkpoint before.  Returns what
+// is left.
+int32_t cut_state(dyspec_cache &x, int32_t length);
+
+// The state as it is; nothing where llama.cpp does not give it.
+Checkpoint saved_state(const dyspec_cache &x);
+
+// Returns whether state and cells are now as when it was saved.
+bool restore_state(dyspec_cache &x, const Checkpoint &checkpoint);
+
+} // namespace dyspec
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 
 namespace {
@@ -11,7 +12,8 @@ namespace {
 struct Calls {
     std::vector<std::array<int32_t, 2>> cuts; // id, first
     int32_t n_rows = 0, n_outputs = 0, code = 0;
-    bool can_cut = true;
+    bool can_cut = true, can_restore = true;
+    int32_t state = 0; // the position of the last row
     float logits = 0;
 };
 
@@ -22,6 +24,7 @@ Calls &calls(void *pointer) {
 const dyspec_llama functions{
     [](void *llama, dyspec_batch batch) {
         calls(llama).n_rows = batch.n_tokens;
+        calls(llama).state = batch.pos[batch.n_tokens - 1];
         calls(llama).n_outputs = 0;
         for (int32_t row = 0; row < batch.n_tokens; row++) {
             calls(llama).n_outputs += batch.logits[row];
@@ -35,15 +38,25 @@ const dyspec_llama functions{
         return first == 0 || calls(llama).can_cut;
     },
     [](void *, int32_t, int32_t, int32_t, int32_t) {},
+    [](void *, int32_t, uint32_t) { return sizeof(int32_t); },
+    [](void *llama, uint8_t *to, size_t size, int32_t, uint32_t) {
+        std::memcpy(to, &calls(llama).state, size);
+        return size;
+    },
+    [](void *llama, const uint8_t *from, size_t size, int32_t, uint32_t) {
+        std::memcpy(&calls(llama).state, from, size);
+        return calls(llama).can_restore ? size : 0;
+    },
 };
 
 struct Free {
     void operator()(dyspec_cache *cache) const { dyspec_cache_free(cache); }
 };
 
-std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t n_ids) {
+std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t n_ids,
+                                         int32_t n_snapshots = -1) {
     return std::unique_ptr<dyspec_cache, Free>(
-        dyspec_cache_create(&functions, &calls, &calls, 1, 8, 3, 4, first_id, n_ids));
+        dyspec_cache_create(&functions, &calls, &calls, 1, 8, 3, 4, first_id, n_ids, n_snapshots));
 }
 
 } // namespace
@@ -51,11 +64,11 @@ std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t
 TEST(numbers_out_of_range_make_no_cache) {
     Calls told;
     const auto create = [&told](int32_t rows, int32_t outputs, int32_t nodes, int32_t ids) {
-        return dyspec_cache_create(&functions, &told, &told, 1, rows, outputs, nodes, 0, ids);
+        return dyspec_cache_create(&functions, &told, &told, 1, rows, outputs, nodes, 0, ids, -1);
     };
     CHECK(create(0, 1, 1, 1) == nullptr && create(1, 0, 1, 1) == nullptr);
     CHECK(create(1, 1, 0, 1) == nullptr && create(1, 1, 1, 0) == nullptr);
-    CHECK(make(told, -1, 1) == nullptr);
+    CHECK(make(told, -1, 1) == nullptr && make(told, 0, 2, 0) == nullptr);
     dyspec_cache_free(nullptr);
 }
 
@@ -104,4 +117,45 @@ TEST(a_failure_is_remembered) {
     CHECK(dyspec_cache_length(cache.get()) == 0);
     CHECK(dyspec_cache_read(cache.get(), tokens, 0) == DYSPEC_E_ARGUMENT);
     CHECK(dyspec_cache_read(cache.get(), tokens, 9) == DYSPEC_E_ARGUMENT);
+}
+
+TEST(a_recurrent_state_takes_back_what_the_last_pass_has_snapshots_of) {
+    Calls told;
+    const auto cache = make(told, 5, 1, 2);
+    using Cut = std::array<int32_t, 2>;
+    const int32_t tokens[] = {1, 2, 3, 4};
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    CHECK(dyspec_cache_rewind(cache.get(), 2) == 2);
+    CHECK((told.cuts == std::vector<Cut>{{5, 2}}));
+    CHECK(dyspec_cache_rewind(cache.get(), 1) == 0); // once only, and there is no copy
+    CHECK((told.cuts == std::vector<Cut>{{5, 2}, {5, 0}}));
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    CHECK(dyspec_cache_rewind(cache.get(), 1) == 0); // more than there are snapshots
+    CHECK(dyspec_cache_read(cache.get(), tokens, 2) == 0);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 2) == 0);
+    CHECK(dyspec_cache_rewind(cache.get(), 2) == 0); // all that the last pass has read
+}
+
+TEST(a_recurrent_state_comes_back_from_its_copy) {
+    Calls told;
+    const auto cache = make(told, 0, 1, 2);
+    const int32_t tokens[] = {1, 2, 3, 4};
+    CHECK(dyspec_cache_save(cache.get(), 2) == 0); // nothing is there yet
+    for (int32_t n = 1; n <= 3; n++) {
+        CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+        CHECK(dyspec_cache_save(cache.get(), 2) == std::min(n, 2));
+        CHECK(dyspec_cache_save(cache.get(), 2) == 0); // it is there already
+    }
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    told.code = 2;
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == DYSPEC_E_DECODE);
+    CHECK(dyspec_cache_length(cache.get()) == 12 && told.state == 11);
+    CHECK(dyspec_cache_rewind(cache.get(), 11) == 8 && told.state == 7);
+    CHECK(dyspec_cache_rewind(cache.get(), 7) == 0); // the copy at 4 had to go
+    told.code = 0;
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    CHECK(dyspec_cache_save(cache.get(), 2) == 1);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    told.can_restore = false;
+    CHECK(dyspec_cache_rewind(cache.get(), 4) == 0);
 }

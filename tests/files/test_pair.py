@@ -142,6 +142,23 @@ def test_kinds_that_run(tmp_path: Path, architecture: str, kind: str) -> None:
     assert inspect_file(path).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("architecture", "state"),
+    [
+        ("qwen2", "none"),
+        ("mamba", "saved"),
+        ("jamba", "saved"),
+        ("qwen3next", "saved"),
+        ("qwen35", "snapshots"),
+        ("lfm2moe", "snapshots"),
+        ("deepseek4", "whole"),
+    ],
+)
+def test_what_can_be_done_with_a_state(tmp_path: Path, architecture: str, state: str) -> None:
+    path = write_file(tmp_path / "m.gguf", architecture=architecture)
+    assert inspect_file(path).state == state
+
+
 def test_fields_per_layer_and_windows(tmp_path: Path) -> None:
     def more(writer: GGUFWriter) -> None:
         writer.add_sliding_window(512)

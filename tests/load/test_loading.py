@@ -36,6 +36,7 @@ from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import CHEAP_ROWS, model_drafter
 from tests.engines import PROMPT, opened, text_of, tiny_config
+from tests.tiny_architectures import HYBRIDS, NUM_EMBD, Architecture
 
 WARM = SamplingParams(temperature=1.0, seed=1)
 LONG = "the and of to in is it " * 12
@@ -163,6 +164,34 @@ def test_a_recurrent_target_survives_a_stop_string(tiny_recurrent: Path) -> None
         other = text_of(engine, "other")
     with opened(tiny_recurrent) as fresh:
         assert text_of(fresh, "other") == other
+
+
+@pytest.mark.parametrize("policy", ["dyspec:8", "chain:6", "priced"])
+@pytest.mark.parametrize("architecture", HYBRIDS)
+def test_a_hybrid_target_checks_chains_and_says_so(
+    tiny_hybrid: Callable[[Architecture], TinyPair], architecture: Architecture, policy: str
+) -> None:
+    pair = tiny_hybrid(architecture)
+    with opened(pair.target) as engine:
+        expected = converse(engine)
+    with opened(*pair, policy=policy) as engine:
+        assert f"is hybrid ({architecture}): trees are chains of at most 16" in notices(engine)
+        assert engine.conversation.target.num_ids == 1
+        replies = converse(engine)
+    assert [r.text for r in replies] == [r.text for r in expected]
+    assert replies[0].stats.policy == policy
+    assert replies[1].stats.cached_tokens > 0
+    if policy != "priced":  # what it does depends on real time
+        assert sum(reply.stats.accepted_tokens for reply in replies) > 0
+
+
+def test_snapshots_are_no_more_than_a_policy_needs(
+    tiny_hybrid: Callable[[Architecture], TinyPair],
+) -> None:
+    pair = tiny_hybrid("qwen35")
+    for policy, wanted in (("none", 0), ("chain:3", 3), ("dyspec:64", 16)):
+        with opened(*pair, policy=policy) as engine:
+            assert engine.conversation.target.context.num_snapshots == wanted
 
 
 def test_a_recurrent_draft_is_not_used_and_named(tiny_target: Path, tiny_recurrent: Path) -> None:
@@ -563,8 +592,8 @@ def adapter(directory: Path, _model: Path) -> Path:
     writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 4.0)
     rng = np.random.default_rng(0)
     for name in ("blk.0.attn_v", "blk.1.attn_q"):
-        rows = tiny.NUM_EMBD // (2 if name.endswith("v") else 1)
-        for part, shape in (("a", (4, tiny.NUM_EMBD)), ("b", (rows, 4))):
+        rows = NUM_EMBD // (2 if name.endswith("v") else 1)
+        for part, shape in (("a", (4, NUM_EMBD)), ("b", (rows, 4))):
             tensor = rng.standard_normal(shape, np.float32)
             writer.add_tensor(f"{name}.weight.lora_{part}", tensor)
     return finished(writer, path)

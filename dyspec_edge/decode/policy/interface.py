@@ -46,6 +46,14 @@ class Policy(ABC):
     longest_read: int | None = None
     prices: LivePrices | None = None
 
+    def narrow(self, num_nodes: int) -> None:
+        """Grow chains of at most so many nodes from now on, for a target whose state cannot branch.
+
+        Before `set_prices`, and before the first tree.
+        """
+        self.max_nodes = min(self.max_nodes, num_nodes)
+        self.max_leaves = 1
+
     def residual_verifier(self) -> Verifier:
         """What keeps the text exact under `residual`, seeing how this policy draws children."""
         return ResidualVerifier()

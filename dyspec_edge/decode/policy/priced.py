@@ -123,12 +123,12 @@ class PricedPolicy(Policy):
 
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Spend draft passes while they promise more than they cost."""
-        token = self.target.at(1)
+        max_depth, token = min(max_depth, self.max_nodes), self.target.at(1)
         self._planned = self.target.table
         if self.target.asks_for_one_row:
             return ROOT
         rule = drafter.ranking
-        self.copies.add_to(tree, min(max_depth, ROWS - 1), rule.grammar if rule else None)
+        self.copies.add_to(tree, max_depth, rule.grammar if rule else None)
         may_draft = self._may_draft()
         stake = min(self._trials.left(token), self.left - token)
         # One doubtful price shall not cost all that the account has: small sizes come first.
@@ -186,7 +186,7 @@ class PricedPolicy(Policy):
         idle = cost.num_rows == 1 and tree.num_candidates[0] < 0
         spent = cost.target_seconds if idle else cost.seconds - cost.draw_seconds
         self.account.settle(spent if idle else self.target.at(1) * len(tokens), spent)
-        n = min(cost.num_rows, ROWS)
+        n = min(cost.num_rows, 1 + self.max_nodes)
         hoped, was_trial = self._planned.item(n), self._planned.item(n) < self.target.at(n)
         self._trials.settle(spent, cost.target_seconds - hoped if was_trial else 0.0)
         self.target.observe(cost.num_rows, cost.target_seconds)
@@ -233,15 +233,15 @@ class PricedPolicy(Policy):
 
     def _rate(self, acceptance: float) -> float:
         draft = self.draft.at(1) if self.draft is not None else None
-        return chain_rate(self.target.table, draft, acceptance)
+        return chain_rate(self.target.table, draft, acceptance, self.max_nodes)
 
     def _planner_for(self, tree: TokenTree) -> native.Planner:
         if self._planner is None or self._planner[0] is not tree:
             planner = native.Planner(
                 tree,
-                ROWS,
+                1 + self.max_nodes,
                 num_children=K,
-                max_leaves=LEAVES,
+                max_leaves=self.max_leaves,
                 max_confidence=MAX_CONFIDENCE,
                 eog=self._end_tokens,
             )
@@ -255,8 +255,8 @@ class PricedPolicy(Policy):
         if self._drafter is None or self.draft is None or size > max_depth:
             return ROOT
         draft, plain = self.draft.at(1), self.target.at(1)
-        hoped = chain_rate(self._planned, draft, self.acceptance)
-        known = chain_rate(self.target.feared, draft, self.acceptance)
+        hoped = chain_rate(self._planned, draft, self.acceptance, self.max_nodes)
+        known = chain_rate(self.target.feared, draft, self.acceptance, self.max_nodes)
         if hoped < HEADROOM * known or not self._planned[size] < self.target.at(size):
             return ROOT
         node = 0
@@ -287,7 +287,7 @@ class PricedPolicy(Policy):
             return False  # nothing would be left to use it
 
         def saved(acceptance: float) -> float:
-            return token - 1.0 / chain_rate(target, one, min(A_MAX, acceptance))
+            return token - 1.0 / chain_rate(target, one, min(A_MAX, acceptance), self.max_nodes)
 
         whole = self._reading.whole(self.acceptance)
         reads = self._reading.choose(self._drafter, whole, token, saved, self.draft.at)

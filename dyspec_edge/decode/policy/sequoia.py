@@ -97,7 +97,15 @@ class SequoiaPolicy(Policy):
         self._end_tokens = frozenset(end_tokens.tolist())
         self.num_steps = 0
         self.num_accepted = np.zeros(WIDTH, np.int64)
+        self._width = WIDTH
         self.fit(fits)
+
+    def narrow(self, num_nodes: int) -> None:
+        """One child a node."""
+        deepest = self.max_nodes if self._max_depth is None else self._max_depth
+        super().narrow(min(num_nodes, deepest))
+        self._width = 1
+        self.fit(self.fits)
 
     def residual_verifier(self) -> Verifier:
         """Sequoia's own: where no likely candidate is left, the draft is uniform over the rest."""
@@ -116,7 +124,8 @@ class SequoiaPolicy(Policy):
         self._shapes = [self._best_tree(fit) for fit in self.fits]
         # Prices are measured in contexts that exist already: those of `auto` hold any tree.
         leaves = [shape.num_leaves for shape in self._shapes]
-        self.max_leaves = self.max_nodes if self.needs_prices else max(leaves)
+        any_tree = min(self.max_nodes, self._width**self.max_nodes)
+        self.max_leaves = any_tree if self.needs_prices else max(leaves)
         if self.max_leaves > MAX_SEQUENCES:
             raise OptionError(
                 f"policy '{self.name}' grows trees of {self.max_leaves} leaves; "
@@ -179,11 +188,12 @@ class SequoiaPolicy(Policy):
             self.num_accepted[children.index(accepted)] += 1
 
     def _best_tree(self, fit: Acceptance) -> Shape:
+        rates = fit.rates[: self._width]
         if self.prices is not None:
             target, draft = self.prices.target, self.prices.draft
             assert draft is not None, "it needs a draft"
-            return fastest(Programme(fit.rates, 1 + self.max_nodes), target.at, draft.at)
-        shape = _best(fit.rates, 1 + self.max_nodes, self._max_depth)
+            return fastest(Programme(rates, 1 + self.max_nodes), target.at, draft.at)
+        shape = _best(rates, 1 + self.max_nodes, self._max_depth)
         if shape is None:
             raise OptionError(
                 f"policy '{self.name}': with {WIDTH} children a node at most, a tree of "

@@ -45,6 +45,11 @@ class SpecInferPolicy(Policy):
         self._widths = tuple(widths)
         self._end_tokens = frozenset(end_tokens.tolist())
 
+    def narrow(self, num_nodes: int) -> None:
+        """One child a node."""
+        self._widths = (1,) * min(len(self._widths), num_nodes)
+        super().narrow(len(self._widths))
+
     def residual_verifier(self) -> Verifier:
         """Multi-step speculative sampling: the draft's distribution stays from round to round."""
         return ResidualVerifier(with_replacement)
