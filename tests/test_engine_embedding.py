@@ -1,15 +1,14 @@
-"""What apps do to an engine that they embed: odd arguments, half-read streams, forks."""
+"""What apps do to an engine that they embed: odd arguments, half-read streams, ends."""
 
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ import pytest
 
 from dyspec_edge import EngineBusy
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
+from dyspec_edge.engine import Chunk, Engine, EngineConfig, SamplingParams
+from dyspec_edge.engine.turn import Stream
 from dyspec_edge.errors import DyspecError, OptionError
 from tests import tiny
 from tests.conftest import TinyPair
@@ -226,7 +226,7 @@ def test_what_was_held_back_is_not_in_the_next_prompt(tiny_pair: TinyPair) -> No
             assert continued == fresh.prepare(turns).tokens
 
 
-# Threads, forks, and engines that nobody closes
+# Threads, and engines that nobody closes
 
 
 def test_counting_while_another_thread_closes(tiny_target: Path) -> None:
@@ -249,27 +249,6 @@ def test_counting_while_another_thread_closes(tiny_target: Path) -> None:
         for thread in threads:
             thread.join(30)
         assert [str(error) for error in errors] == ["the engine is closed; load it again"] * 2
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_is_told_to_load_anew(engine: Engine) -> None:
-    text_of(engine)
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            engine.generate(PROMPT, max_tokens=2)
-            os.write(send, b"no error")
-        except DyspecError as error:
-            os.write(send, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as answer:
-        assert "load it after the fork" in answer.read()
-    os.waitpid(child, 0)
-    assert text_of(engine)
 
 
 def test_engines_that_nobody_closes_do_not_grow(tiny_pair: TinyPair) -> None:
@@ -408,10 +387,58 @@ def test_no_stream_begins_between_the_last_reply_and_the_end(tiny_target: Path) 
     assert said == ["the engine is closed; load it again"]
 
 
-def test_a_reply_whose_stream_another_thread_closes_is_a_typed_error(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tiny_target) as engine:
-        monkeypatch.setattr(engine, "stream", lambda *_prompt, **_options: iter(()))
-        with pytest.raises(DyspecError, match="the engine was closed before the reply had ended"):
-            engine.generate(PROMPT)
+def test_a_reply_that_close_cuts_is_a_typed_error(tiny_target: Path) -> None:
+    """Whoever reads it, and whether its reader sleeps between two chunks or in `generate`."""
+    engine = Engine.load(tiny_config(tiny_target))
+    half_read = engine.stream(PROMPT)
+    next(half_read)
+    never_begun = engine.stream(PROMPT)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(30)
+    for _ in range(2):
+        with pytest.raises(DyspecError, match="was closed before the reply had ended; load it"):
+            next(half_read)
+    half_read.close()
+    with pytest.raises(DyspecError, match="the engine is closed; load it again"):
+        next(never_begun)
+
+
+def test_threads_that_read_one_stream_and_close_the_engine(tiny_target: Path) -> None:
+    """No thread meets a ValueError of the generator inside, or an end that is none."""
+    for _ in range(5):
+        engine = Engine.load(tiny_config(tiny_target))
+        stream = engine.stream(PROMPT)
+        next(stream)
+        ends: list[object] = []
+
+        def read(stream: Stream[Chunk] = stream, ends: list[object] = ends) -> None:
+            try:
+                reasons = [chunk.finish_reason for chunk in stream]
+                ends.append(reasons[-1] if reasons else "another thread's")
+            except DyspecError as error:
+                ends.append(str(error))
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        engine.close()
+        for thread in threads:
+            thread.join(30)
+        assert len(ends) == 3
+        cut = "the engine was closed before the reply had ended; load it again"
+        assert {str(end) for end in ends} <= {"None", "cancelled", "another thread's", cut}
+
+
+def test_a_callback_cannot_read_or_close_its_own_stream(engine: Engine) -> None:
+    streams: list[Stream[Chunk]] = []
+    for act in (lambda: next(streams[-1]), lambda: streams[-1].close()):
+
+        def on_prefill(_done: int, _total: int, act: Callable[[], object] = act) -> None:
+            act()
+
+        streams.append(engine.stream(PROMPT * 2, on_prefill=on_prefill))
+        with pytest.raises(EngineBusy, match=r"use engine.cancel\(\)"):
+            next(streams[-1])
+        text_of(engine, "in between", max_tokens=1)
+    assert text_of(engine)

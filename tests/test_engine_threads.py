@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import threading
 import time
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dyspec_edge.engine import Chunk, Engine, SamplingParams
+from dyspec_edge.errors import DyspecError
+from dyspec_edge.native import AbortFlag
 from tests.conftest import TinyPair
 from tests.engines import PROMPT, num_cached, opened, text_of
 
@@ -132,6 +135,24 @@ def test_a_late_or_idle_cancel_touches_no_later_reply(engine: Engine, expected: 
     assert text_of(engine) == expected(PROMPT, 1)
 
 
+def test_a_cancel_means_the_reply_that_was_under_way(engine: Engine, expected: Expected) -> None:
+    """Even where that one ends, and the next begins, before the flag is set."""
+    stream = engine.stream(PROMPT, sampling=SamplingParams(seed=9))
+    next(stream)
+    going_on: list[Iterator[Chunk]] = []
+
+    class Slow(AbortFlag):
+        def set(self) -> None:
+            stream.close()
+            following = engine.stream(PROMPT, sampling=SamplingParams(seed=1), max_tokens=40)
+            going_on.append(itertools.chain([next(following)], following))
+            super().set()
+
+    engine.conversation._abort_flag = Slow()
+    engine.cancel()
+    assert "".join(chunk.text for chunk in going_on[0]) == expected(PROMPT, 1)
+
+
 # Walking away
 
 
@@ -180,7 +201,8 @@ def test_closing_ends_a_half_read_reply(tiny_pair: TinyPair) -> None:
     with opened(*tiny_pair) as engine:
         stream = engine.stream(PROMPT)
         next(stream)
-    assert list(stream) == []
+    with pytest.raises(DyspecError, match="closed before the reply had ended"):
+        next(stream)
     engine.close()
 
 
@@ -190,10 +212,13 @@ def test_closing_while_another_thread_generates(tiny_pair: TinyPair) -> None:
         begun = threading.Event()
 
         def consume() -> None:
-            for chunk in engine.stream(PROMPT):
-                begun.set()
-                if chunk.finish_reason:
-                    reasons.append(chunk.finish_reason)
+            try:
+                for chunk in engine.stream(PROMPT):
+                    begun.set()
+                    if chunk.finish_reason:
+                        reasons.append(chunk.finish_reason)
+            except DyspecError as error:
+                reasons.append(str(error))
 
         thread = threading.Thread(target=consume)
         thread.start()
@@ -201,7 +226,8 @@ def test_closing_while_another_thread_generates(tiny_pair: TinyPair) -> None:
         engine.close()
         thread.join(PATIENCE)
     assert not thread.is_alive()
-    assert reasons in ([], ["cancelled"])
+    cut = "the engine was closed before the reply had ended; load it again"
+    assert reasons in ([cut], ["cancelled"])
 
 
 # Several threads

@@ -213,8 +213,8 @@ class Conversation:
         return self._abort_flag.is_set
 
     def clear_abort(self) -> None:
-        """Allow passes again."""
-        self._abort_flag.clear()
+        """Allow passes again; an `abort` that another thread has just called means those before."""
+        self._abort_flag = native.AbortFlag()
 
     def close(self) -> None:
         """Give the cells of both caches back to their contexts.  Idempotent."""

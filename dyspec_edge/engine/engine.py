@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -16,7 +15,7 @@ from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine.prompt import Prompt, PromptBuilder
 from dyspec_edge.engine.reply import Chunk, Completion
 from dyspec_edge.engine.session import Session
-from dyspec_edge.engine.turn import Turn
+from dyspec_edge.engine.turn import Stream, Turn
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.loading import Loaded, load
@@ -46,7 +45,6 @@ class Engine:
         self.conversation = loaded.conversation()
         self._model = loaded.models.target
         self._turn = Turn()
-        self._process = os.getpid()
         # Between a look at the models and their end: neither may begin while the other goes on.
         self._models_lock = threading.Lock()
         self._loaded = loaded
@@ -88,7 +86,7 @@ class Engine:
             loaded.close()
             raise
         # For an engine that nobody closes: it goes with its last reference, or when Python ends.
-        weakref.finalize(engine, _free, loaded, engine._turn, engine._process)
+        weakref.finalize(engine, _free, loaded, engine._turn)
         return engine
 
     def prepare(
@@ -121,7 +119,7 @@ class Engine:
         json_schema: Mapping[str, Any] | bool | None = None,
         logprobs: int | None = None,
         on_prefill: Callable[[int, int], None] | None = None,
-    ) -> Generator[Chunk]:
+    ) -> Stream[Chunk]:
         """Generate a reply piece by piece.
 
         A consumer may stop iterating at any time; the caches stay valid.  Other replies wait until
@@ -146,6 +144,7 @@ class Engine:
             DecodeError: llama.cpp failed.
             EngineBusy: this thread has left another stream half-read, so that waiting for it would
                 never end.
+            DyspecError: the engine is closed, or was closed before the reply had ended.
         """
         reply = self._session.reply(
             prompt,
@@ -157,7 +156,7 @@ class Engine:
             logprobs=logprobs,
             on_prefill=on_prefill,
         )
-        return self._turn.stream(reply, self._begin_turn, self.conversation.clear_abort)
+        return self._turn.stream(reply, self._begin_turn)
 
     def generate(
         self,
@@ -190,8 +189,9 @@ class Engine:
             tokens.extend(chunk.tokens)
             likely.extend(chunk.logprobs or ())
             last = chunk
-        if last is None or last.finish_reason is None or last.stats is None:
-            raise DyspecError("the engine was closed before the reply had ended; load it again")
+        assert last is not None, "a stream ends with all figures, or raises"
+        assert last.finish_reason is not None
+        assert last.stats is not None
         return Completion(
             "".join(text),
             tuple(tokens),
@@ -206,8 +206,7 @@ class Engine:
         The stream then ends with finish_reason "cancelled".  Without a reply under way, nothing
         happens.
         """
-        if self._turn.is_taken:
-            self.conversation.abort()
+        self.conversation.abort()
 
     @property
     def last_step(self) -> Step | None:
@@ -227,10 +226,11 @@ class Engine:
     def close(self) -> None:
         """Free models and caches.  Idempotent.
 
-        A reply under way is cancelled.  Called while it runs in this very thread, out of a
-        callback, it takes effect when that reply has ended.
+        A reply that another thread is waiting for is cancelled; whoever goes on with one that was
+        left half-read gets a DyspecError.  Called while a reply runs in this very thread, out of a
+        callback, it takes effect when that reply has ended; in a forked process, not at all.
         """
-        if not self._turn.end(self.cancel, self._shut):
+        if self._turn.is_here and not self._turn.end(self.cancel, self._shut):
             self._turn.when_over(self.close)
 
     def __enter__(self) -> Engine:
@@ -251,11 +251,12 @@ class Engine:
 
     def _begin_turn(self) -> None:
         self._require_open()
-        self.conversation.clear_abort()  # a cancel may have come too late for the last reply
+        self.conversation.clear_abort()  # of another reply, or of none
 
     @contextmanager
     def _open_models(self) -> Iterator[None]:
         """Models that nobody closes meanwhile."""
+        self._turn.require_process()  # a lock that was held at the fork is never free again
         with self._models_lock:
             self._require_open()
             yield
@@ -263,17 +264,13 @@ class Engine:
     def _require_open(self) -> None:
         if self._closed:
             raise DyspecError("the engine is closed; load it again")
-        if os.getpid() != self._process:
-            raise DyspecError(
-                "the engine was loaded before this process was forked; load it after the fork"
-            )
 
 
-def _free(loaded: Loaded, turn: Turn, process: int) -> None:
+def _free(loaded: Loaded, turn: Turn) -> None:
     """Free what an engine has loaded.
 
     Not while a thread that Python does not wait for still generates, nor in a forked process,
     which has none of llama.cpp's threads.
     """
-    if os.getpid() == process and turn.is_free_or_mine:
+    if turn.is_here and turn.is_free_or_mine:
         turn.end(lambda: None, loaded.close)
