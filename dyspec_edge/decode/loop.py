@@ -102,6 +102,14 @@ class Conversation:
         self._root = 0
         self._sampler: Sampler | None = None
 
+    def use(self, policy: Policy, verifier: Verifier) -> None:
+        """Let another policy grow the trees of replies to come, and another verifier check them.
+
+        The trees must be no larger than those of the policy that the caches were made for.
+        """
+        self.policy, self.verifier = policy, verifier
+        self.drafter.longest_read = policy.longest_read
+
     def begin(
         self, prompt: Sequence[int], sampler: Sampler, *, on_progress: Progress | None = None
     ) -> int:

@@ -20,7 +20,7 @@ from dyspec_edge.decode.measuring import measure_curve
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import TARGET_ROWS, Prices
 from dyspec_edge.decode.verify import MatchVerifier
-from dyspec_edge.errors import DyspecError
+from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.load.calibration import Calibrator
 from dyspec_edge.load.models import Models, Progress, closing_on_error
 
@@ -109,6 +109,27 @@ class Contexts:
         )
         self._open[block] = found
         return found
+
+    def require_room(self, policy: Policy) -> None:
+        """Make sure that conversations have room for this policy's trees.
+
+        Raises:
+            OptionError: they have not, or there is no draft for it.
+        """
+        if policy.needs_draft and self._draft is None:
+            raise OptionError(
+                f"policy {policy.name} needs a draft; start with -md FILE, --policy {policy.name}"
+            )
+        for what, size, room in (
+            ("leaves", policy.max_leaves, self._num_ids),
+            ("nodes", 1 + policy.max_nodes, self._num_nodes),
+            ("nodes", policy.tree_capacity, self._capacity),
+        ):
+            if size > room:
+                raise OptionError(
+                    f"policy {policy.name} grows trees of {size} {what}; there is room for {room}; "
+                    f"start with --policy {policy.name}"
+                )
 
     def calibrate(self, calibrator: Calibrator, on_progress: Progress | None) -> Prices:
         """What passes cost, measured or found; before there is any conversation."""

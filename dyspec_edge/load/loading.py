@@ -14,6 +14,8 @@ from typing import Any
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import LivePrices, Prices
+from dyspec_edge.decode.verify import MatchVerifier, Verifier
+from dyspec_edge.errors import OptionError
 from dyspec_edge.load.calibration import Calibrator
 from dyspec_edge.load.choice import choose
 from dyspec_edge.load.config import EngineConfig
@@ -74,6 +76,35 @@ class Loaded:
                 self._calibrator.remember(policy)
 
         return self._contexts.conversation(policy, remember)
+
+    def policy(self, spec: str | None, verify: str) -> tuple[Policy, Verifier]:
+        """Another policy and verifier for conversations, which have room for its trees.
+
+        Args:
+            spec: as --policy spells it; None for the one that was chosen at load.
+            verify: "match" or "residual".
+
+        Raises:
+            OptionError: there is no such policy or verifier, or it does not fit what was loaded;
+                the flag is named with which it would.
+        """
+        if verify not in ("match", "residual"):
+            raise OptionError(f"verify is '{verify}'; it must be match or residual")
+        chosen = self._new_policy()
+        policy = self.models.policy(spec or chosen.name, verify)
+        if chosen.prices is not None:
+            policy.set_prices(chosen.prices)
+        self._contexts.require_room(policy)
+        if policy.needs_prices and policy.prices is None:
+            raise OptionError(
+                f"policy {policy.name} goes by prices, which were not measured; "
+                f"start with --policy {policy.name}"
+            )
+        if verify == "match":
+            return policy, MatchVerifier()
+        if not policy.allows_residual:
+            raise OptionError(f"policy {policy.name} needs --verify match")
+        return policy, policy.residual_verifier()
 
     def close(self) -> None:
         """Close conversations, contexts and models.  Idempotent."""

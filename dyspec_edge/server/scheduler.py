@@ -170,15 +170,14 @@ class Scheduler:
     def _begin(self, job: Job) -> None:
         try:
             taken = self._slots.take(job.request)
-        except DyspecError as error:
-            self._end(job, error)
-            return
-        with self._changed:
-            job.slot = taken.slot
-            job.began = time.monotonic()
-            job.chunks = taken.slot.reply(job.request, taken.prompt)
+            with self._changed:
+                job.slot = taken.slot
+                job.began = time.monotonic()
+                job.chunks = taken.slot.reply(job.request, taken.prompt)
             if job.request.wants_trees:
                 job.writer = taken.slot.step_writer()
+        except Exception as error:
+            self._fail(job, error)
 
     def _advance(self, job: Job) -> None:
         """A step of one reply."""
@@ -195,11 +194,8 @@ class Scheduler:
     def _step(self, job: Job, chunks: Generator[Chunk]) -> None:
         try:
             chunk = next(chunks)
-        except DyspecError as error:
-            self._end(job, error)
-        except Exception:
-            log.exception("a reply failed")
-            self._end(job, ApiError(500, "internal error; the server's log tells", "server_error"))
+        except Exception as error:
+            self._fail(job, error)
         else:
             if job.is_over:
                 self._end(job)
@@ -212,6 +208,13 @@ class Scheduler:
                 self._mean_seconds += 0.2 * (time.monotonic() - job.began - self._mean_seconds)
                 self._end(job)
             job.emit(Piece(chunk, step))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """End a reply with an error; a mistake of ours stays in the log, and ends nothing else."""
+        if not isinstance(error, DyspecError):
+            log.error("a reply failed", exc_info=error)
+            error = ApiError(500, "internal error; the server's log tells", "server_error")
+        self._end(job, error)
 
     def _end(self, job: Job, error: DyspecError | None = None) -> None:
         """Free what a job holds, then tell it why it ended."""

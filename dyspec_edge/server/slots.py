@@ -46,6 +46,7 @@ class Slot:
         self.is_taken = False
         self.rested_since = 0.0
         self._loaded = loaded
+        self._own = self.conversation.policy, self.conversation.verifier
         self._session = Session(
             self.conversation,
             loaded.models.target,
@@ -79,7 +80,16 @@ class Slot:
         return len(prompt.tokens) - shared + lost
 
     def reply(self, request: Request, prompt: Prompt) -> Generator[Chunk]:
-        """Begin the reply; errors as of `Engine.stream`, from the first chunk on."""
+        """Begin the reply; errors as of `Engine.stream`, from the first chunk on.
+
+        Raises:
+            OptionError: a policy that does not fit what was loaded.
+        """
+        policy, verifier = self._own
+        if request.policy is not None or request.verify not in (None, "auto"):
+            verify = request.verify if request.verify not in (None, "auto") else verifier.name
+            policy, verifier = self._loaded.policy(request.policy, verify or "match")
+        self.conversation.use(policy, verifier)
         self.conversation.clear_abort()
         return self._session.reply(
             prompt,

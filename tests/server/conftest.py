@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -83,6 +83,7 @@ def start_server(tiny_pair: TinyPair) -> Iterator[StartServer]:
 
         def start(settings: ServerConfig, **changes: Any) -> TinyServer:
             values = {"num_ctx": 512, "num_conversations": 2, **changes}
-            return stack.enter_context(running(tiny_config(*tiny_pair, **values), settings))
+            config = replace(tiny_config(*tiny_pair), **values)
+            return stack.enter_context(running(config, settings))
 
         yield start

@@ -9,8 +9,9 @@ import openai
 import pytest
 
 from dyspec_edge.engine import SamplingParams
+from dyspec_edge.server.run import ServerConfig
 from tests.engines import opened
-from tests.server.conftest import TinyServer
+from tests.server.conftest import StartServer, TinyServer
 
 MESSAGES: Any = [{"role": "user", "content": "the tree is on"}]
 
@@ -166,3 +167,49 @@ def test_other_methods_and_paths(server: TinyServer) -> None:
     assert server.http.post("/v1/chat/completions", content=b"{").status_code == 400
     assert server.http.post("/v1/chat/completions", content=b"\xff").status_code == 400
     assert server.http.post("/v1/chat/completions", content=b"[" * 100_000).status_code == 400
+
+
+def test_speculation_can_be_switched_for_a_request(server: TinyServer) -> None:
+    default = server.chat(max_tokens=40)
+    assert default["timings"]["draft_n"] > 0
+    assert default["timings"]["policy"] == "dyspec:8"
+    for fields, policy in (
+        ({"speculation": "off"}, "none"),
+        ({"speculation": False}, "none"),
+        ({"policy": "chain:3"}, "chain:3"),
+        ({"policy": "dyspec:4", "speculation": "on"}, "dyspec:4"),
+    ):
+        found = server.chat(max_tokens=40, **fields)
+        assert found["choices"][0]["message"] == default["choices"][0]["message"]
+        assert found["timings"]["policy"] == policy
+        assert (found["timings"]["draft_n"] > 0) == (policy != "none")
+    assert server.chat(max_tokens=40)["timings"]["policy"] == "dyspec:8"
+    residual = [server.chat(verify="residual", max_tokens=40) for _ in range(2)]
+    assert residual[0]["choices"] == residual[1]["choices"]
+    assert residual[0]["timings"]["verify"] == "residual"
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"policy": "dyspec:64"}, "--policy dyspec:64"),
+        ({"policy": "priced"}, "--policy priced"),
+        ({"policy": "best"}, "best"),
+        ({"verify": "never"}, "verify"),
+        ({"verify": "residual", "grammar": 'root ::= "a"'}, "--verify match"),
+    ],
+)
+def test_what_does_not_fit_what_was_loaded_names_the_flag(
+    server: TinyServer, fields: dict[str, str], word: str
+) -> None:
+    answer = server.post("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 5, **fields})
+    assert answer.status_code == 400
+    assert word in answer.json()["error"]["message"]
+    assert server.text() == server.text()
+
+
+def test_a_policy_with_a_draft_where_none_was_loaded(start_server: StartServer) -> None:
+    server = start_server(ServerConfig("tiny"), draft=None, policy="none")
+    answer = server.post("/v1/chat/completions", {"messages": MESSAGES, "policy": "chain:2"})
+    assert answer.status_code == 400
+    assert "-md" in answer.json()["error"]["message"]
