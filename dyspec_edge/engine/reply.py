@@ -28,6 +28,7 @@ class Chunk:
             or context full) or "cancelled"; else None.
         stats: the figures, on the last chunk.
         logprobs: of `tokens`, where they were asked for.
+        stop_string: on the last chunk the stop string that ended the reply, or None.
     """
 
     text: str
@@ -35,6 +36,7 @@ class Chunk:
     finish_reason: str | None = None
     stats: Stats | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,4 +193,5 @@ class Reply:
             num_ctx=self._num_ctx,
             measured_plain=self._plain_seconds,
         )
-        return Chunk(rest, (), self._finish_reason or "length", stats)
+        reason = self._finish_reason or "length"
+        return Chunk(rest, (), reason, stats, stop_string=self._stops.met)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp
 import numpy as np
@@ -17,6 +17,21 @@ import numpy.typing as npt
 
 from dyspec_edge.errors import ModelFileError
 from dyspec_edge.llama.log import sink
+
+
+class InfillTokens(NamedTuple):
+    """Ids of the control tokens for filling in the middle of a text; -1 for one that is not there.
+
+    Attributes:
+        prefix, suffix, middle: what follows is the text before, the text after, the reply.
+        repository, separator: what follows is the repository's name, a file's name and text.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int = -1
+    separator: int = -1
 
 
 class Model:
@@ -142,6 +157,18 @@ class Model:
             buffer = ctypes.create_string_buffer(-n)
             n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, -n, 0, special)
         return buffer.raw[:n]
+
+    @property
+    def infill_tokens(self) -> InfillTokens | None:
+        """The control tokens for filling in the middle, where the model knows them."""
+        found = InfillTokens(
+            prefix=int(llama_cpp.llama_vocab_fim_pre(self._vocab)),
+            suffix=int(llama_cpp.llama_vocab_fim_suf(self._vocab)),
+            middle=int(llama_cpp.llama_vocab_fim_mid(self._vocab)),
+            repository=int(llama_cpp.llama_vocab_fim_rep(self._vocab)),
+            separator=int(llama_cpp.llama_vocab_fim_sep(self._vocab)),
+        )
+        return None if min(found.prefix, found.suffix, found.middle) < 0 else found
 
     def suppressed_tokens(self) -> list[int]:
         """Ids that the file says must never be generated (tokenizer.ggml.suppress_tokens)."""

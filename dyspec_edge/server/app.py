@@ -16,12 +16,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dyspec_edge.errors import DyspecError
+from dyspec_edge.server import native
 from dyspec_edge.server.answers import as_json, refusal
 from dyspec_edge.server.chat import chat_completions
 from dyspec_edge.server.completions import completions
 from dyspec_edge.server.errors import ApiError
 from dyspec_edge.server.guard import Guard, Rules
 from dyspec_edge.server.log import AccessLog
+from dyspec_edge.server.metrics import CONTENT_TYPE
 from dyspec_edge.server.service import Service
 
 Handler = Callable[[Service, HttpRequest], Awaitable[Response]]
@@ -45,7 +47,7 @@ async def health(_service: Service, _http: HttpRequest) -> Response:
 
 async def models(service: Service, _http: HttpRequest) -> Response:
     """GET /v1/models."""
-    model = service.slots.loaded.models.target
+    model = service.model
     meta = {
         "n_vocab": model.num_vocab,
         "n_ctx": service.slots.num_ctx,
@@ -53,7 +55,7 @@ async def models(service: Service, _http: HttpRequest) -> Response:
         "description": model.description,
     }
     entry = {
-        "id": service.model,
+        "id": service.name,
         "object": "model",
         "created": service.created,
         "owned_by": "dyspec-edge",
@@ -71,6 +73,11 @@ async def embeddings(_service: Service, _http: HttpRequest) -> Response:
     )
 
 
+async def metrics(service: Service, _http: HttpRequest) -> Response:
+    """GET /metrics."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/", page),
     ("GET", "/health", health),
@@ -80,6 +87,15 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/chat/completions", chat_completions),
     ("POST", "/chat/completions", chat_completions),
     ("POST", "/v1/completions", completions),
+    ("POST", "/completion", native.completion),
+    ("POST", "/completions", native.completion),
+    ("POST", "/infill", native.infill),
+    ("POST", "/tokenize", native.tokenize),
+    ("POST", "/detokenize", native.detokenize),
+    ("POST", "/apply-template", native.apply_template),
+    ("GET", "/props", native.props),
+    ("GET", "/slots", native.slots),
+    ("GET", "/metrics", metrics),
     ("POST", "/v1/embeddings", embeddings),
     ("POST", "/embeddings", embeddings),
 )

@@ -125,7 +125,7 @@ class _Writer:
         self._head = {
             "id": f"chatcmpl-{uuid4().hex}",
             "created": running.created,
-            "model": service.model,
+            "model": service.name,
             "system_fingerprint": FINGERPRINT,
         }
 

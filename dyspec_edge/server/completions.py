@@ -21,6 +21,7 @@ from dyspec_edge.server.chat import FINGERPRINT, StreamOptions
 from dyspec_edge.server.errors import ApiError, unsupported
 from dyspec_edge.server.fields import SamplingFields, parsed
 from dyspec_edge.server.figures import LogprobWriter
+from dyspec_edge.server.infill import infill_prompt
 from dyspec_edge.server.request import Request
 from dyspec_edge.server.service import Running, Service
 
@@ -46,13 +47,11 @@ class CompletionBody(SamplingFields):
         """
         if self.n not in (None, 1):
             raise unsupported("n other than 1", "send the request several times")
-        if self.suffix:
-            raise unsupported("suffix", "leave it out")
         if self.echo:
             raise unsupported("echo", "leave it out")
         options = self.stream_options or StreamOptions()
         return Request(
-            prompt=raw_prompt(service, self.prompt),
+            prompt=self.wanted_prompt(service),
             sampling=self.sampling(service.sampling, service.tokenize),
             max_tokens=self.limit(),
             stop=self.stops(),
@@ -61,6 +60,24 @@ class CompletionBody(SamplingFields):
             policy=self.policy_name(),
             verify=self.verify,
             wants_trees=options.include_tree and self.stream,
+        )
+
+    def wanted_prompt(self, service: Service) -> Prompt:
+        """The prompt; with a suffix that of the middle between both.
+
+        Raises:
+            ApiError: a suffix to something else than a text, or a model that knows no middle.
+        """
+        if not self.suffix:
+            return raw_prompt(service, self.prompt)
+        if not isinstance(self.prompt, str):
+            raise ApiError(400, "a suffix needs a prompt that is one text", param="suffix")
+        return infill_prompt(
+            service.model,
+            self.prompt,
+            self.suffix,
+            num_ctx=service.slots.num_ctx,
+            max_tokens=self.limit(),
         )
 
 
@@ -105,7 +122,7 @@ class _Writer:
             "id": f"cmpl-{uuid4().hex}",
             "object": "text_completion",
             "created": running.created,
-            "model": service.model,
+            "model": service.name,
             "system_fingerprint": FINGERPRINT,
         }
 

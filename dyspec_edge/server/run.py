@@ -83,7 +83,7 @@ def opened(loaded: Loaded, config: ServerConfig) -> Iterator[Service]:
     scheduler = Scheduler(slots, max_waiting=QUEUE_FACTOR * len(slots.all), timeout=config.timeout)
     try:
         yield Service(
-            slots, scheduler, model=config.model, sampling=config.sampling, limits=config.limits
+            slots, scheduler, name=config.model, sampling=config.sampling, limits=config.limits
         )
     finally:
         scheduler.close()

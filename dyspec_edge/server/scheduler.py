@@ -18,6 +18,7 @@ from dyspec_edge.engine import Chunk
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.server import errors
 from dyspec_edge.server.errors import ApiError
+from dyspec_edge.server.metrics import Metrics
 from dyspec_edge.server.request import Piece, Request
 from dyspec_edge.server.slots import Slot, Slots
 from dyspec_edge.server.steps import StepWriter
@@ -55,6 +56,9 @@ class Scheduler:
     Args:
         max_waiting: requests that may wait for a slot.
         timeout: seconds that a request may take, the wait included.
+
+    Attributes:
+        metrics: of the replies that have ended.
     """
 
     def __init__(self, slots: Slots, *, max_waiting: int, timeout: float) -> None:
@@ -65,6 +69,7 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
         self._closes_at: float | None = None
+        self.metrics = Metrics(lambda: (len(self._running), len(self._waiting)))
         self._mean_seconds = TYPICAL_SECONDS
         self._thread = threading.Thread(target=self._run, name="dyspec-scheduler", daemon=True)
         self._thread.start()
@@ -106,6 +111,7 @@ class Scheduler:
             if job.is_over:
                 return
             job.is_over = True
+            self.metrics.client_left()
             if job in self._waiting:
                 self._waiting.remove(job)
             elif job.slot is not None:
@@ -206,6 +212,8 @@ class Scheduler:
                 step = None if last is None else job.writer.write(last)
             if chunk.finish_reason is not None:  # who hears of the end finds the slot free
                 self._mean_seconds += 0.2 * (time.monotonic() - job.began - self._mean_seconds)
+                if chunk.stats is not None:
+                    self.metrics.reply_ended(chunk.stats)
                 self._end(job)
             job.emit(Piece(chunk, step))
 

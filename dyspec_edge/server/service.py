@@ -53,6 +53,7 @@ class Whole:
     logprobs: tuple[TokenLogprobs, ...]
     finish_reason: str
     stats: Stats
+    stop_string: str | None = None
 
 
 class Running:
@@ -108,7 +109,7 @@ class Running:
         texts: dict[Kind, list[str]] = {"thought": [], "answer": []}
         tokens: list[int] = []
         likely: list[TokenLogprobs] = []
-        reason = "stop"
+        reason, stop_string = "stop", None
         parts: list[tuple[Kind, str]]
         async for piece in self.pieces():
             if piece is None:
@@ -118,13 +119,13 @@ class Running:
             text = piece.chunk.text
             parts = [("answer", text)] if raw else splitter.feed(text)
             if piece.chunk.finish_reason is not None:
-                reason = piece.chunk.finish_reason
+                reason, stop_string = piece.chunk.finish_reason, piece.chunk.stop_string
                 parts += splitter.flush()
             for kind, part in parts:
                 texts[kind].append(part)
         assert self.stats is not None  # the last piece has them
         thought, answer = "".join(texts["thought"]), "".join(texts["answer"])
-        return Whole(thought, answer, tuple(tokens), tuple(likely), reason, self.stats)
+        return Whole(thought, answer, tuple(tokens), tuple(likely), reason, self.stats, stop_string)
 
     def leave(self) -> None:
         """Nobody listens any more: end it soon.  Idempotent."""
@@ -155,7 +156,7 @@ class Service:
 
     Args:
         slots: closed by the scheduler.
-        model: the name that clients see.
+        name: of the model, for clients.
         sampling: what holds where a request says nothing.
     """
 
@@ -164,17 +165,18 @@ class Service:
         slots: Slots,
         scheduler: Scheduler,
         *,
-        model: str,
+        name: str,
         sampling: SamplingParams,
         limits: Limits,
     ) -> None:
         self.slots = slots
         self.scheduler = scheduler
-        self.model = model
+        self.name = name
+        self.model = slots.loaded.models.target
+        self.metrics = scheduler.metrics
         self.sampling = sampling
         self.created = int(time.time())
         self._limits = limits
-        self._model = slots.loaded.models.target
 
     async def begin(self, request: Request) -> Running:
         """Check a request and put it into the queue.
@@ -191,7 +193,7 @@ class Service:
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a bare text."""
-        return self._model.tokenize(text, add_special=False, parse_special=True)
+        return self.model.tokenize(text, add_special=False, parse_special=True)
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token; control tokens have theirs, too.
@@ -199,14 +201,12 @@ class Service:
         Raises:
             ApiError: there is no such token.
         """
-        if not 0 <= token < self._model.num_vocab:
-            raise ApiError(
-                400, f"token {token}: the vocabulary ends at {self._model.num_vocab - 1}"
-            )
-        return self._model.piece(token, special=True)
+        if not 0 <= token < self.model.num_vocab:
+            raise ApiError(400, f"token {token}: the vocabulary ends at {self.model.num_vocab - 1}")
+        return self.model.piece(token, special=True)
 
     def _checked(self, request: Request) -> Prompt:
-        request.sampling.check(self._model.num_vocab)
+        request.sampling.check(self.model.num_vocab)
         prompt = request.prompt
         if not isinstance(prompt, Prompt):
             prompt = self.slots.prepare(prompt, request.template_kwargs)

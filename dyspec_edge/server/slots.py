@@ -61,6 +61,11 @@ class Slot:
         return len(self.conversation.target.tokens)
 
     @property
+    def policy_name(self) -> str:
+        """Of the reply under way or the last one."""
+        return self.conversation.policy.name
+
+    @property
     def last_step(self) -> Step | None:
         """The latest step of the reply under way."""
         return self._session.last_step

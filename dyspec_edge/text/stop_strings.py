@@ -13,26 +13,30 @@ class StopStrings:
     The stop string whose last character comes first wins, the longest among those that end
     together: what token-by-token decoding would have met first.
 
+    Attributes:
+        met: the one that ended the text, or None.
+
     Raises:
         OptionError: a stop string is empty.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
+        self.met: str | None = None
         if "" in stops:
             raise OptionError("a stop string is empty; leave it out or give it some characters")
         self._stops = tuple(dict.fromkeys(stops))
         self._held = ""
-        self._stopped = False
 
     def feed(self, text: str) -> tuple[str, bool]:
         """The text that is safe to show, and whether a stop string was met (now or earlier)."""
-        if self._stopped:
+        if self.met is not None:
             return "", True
         pending = self._held + text
-        found = [(at + len(s), at) for s in self._stops if (at := pending.find(s)) >= 0]
+        found = [(at + len(s), at, s) for s in self._stops if (at := pending.find(s)) >= 0]
         if found:
-            self._stopped, self._held = True, ""
-            return pending[: min(found)[1]], True
+            _, at, self.met = min(found)
+            self._held = ""
+            return pending[:at], True
         size = partial_match(pending, self._stops)
         self._held = pending[len(pending) - size :]
         return pending[: len(pending) - size], False
