@@ -5,6 +5,7 @@ Everything that takes requests goes through here, so that no wrong type gets fur
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def template_kwargs(value: Any) -> dict[str, Any]:
 
 
 def messages(value: Any) -> list[Message]:
-    """Chat messages: each a mapping with a role and a content.
+    """Chat messages: each a mapping with a role and a content, and perhaps calls of tools.
 
     A content may be a list of parts of the type "text", which are joined, and None beside
     "tool_calls"; a text alone is one user message.
@@ -67,12 +68,26 @@ def messages(value: Any) -> list[Message]:
 def _message(number: int, message: object) -> Message:
     if not isinstance(message, Mapping):
         raise OptionError(f"message {number} is {_shown(message)}; it must have role and content")
+    if message.get("tool_calls"):
+        calls = [_call(number, call) for call in message["tool_calls"]]
+        message = {**message, "content": message.get("content") or "", "tool_calls": calls}
     content = message.get("content")
-    if content is None and message.get("tool_calls"):
-        return {**message, "content": ""}
     if isinstance(content, Sequence) and not isinstance(content, (str, bytes, bytearray)):
         return {**message, "content": "".join(_part(number, part) for part in content)}
     return message
+
+
+def _call(number: int, call: Any) -> dict[str, Any]:
+    """A call of an earlier turn, its arguments as the object that templates expect."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise OptionError(f"message {number} has a tool call without a function's name")
+    given = function.get("arguments") or {}
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        found = given  # some model wrote it; the template shows it as it is
+    return {**call, "function": {**function, "arguments": found}}
 
 
 def _part(number: int, part: Any) -> str:

@@ -20,6 +20,7 @@ from dyspec_edge.errors import DyspecError
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.loading import Loaded, load
 from dyspec_edge.text.template import Message
+from dyspec_edge.text.tools import Tool, ToolUse
 
 LLAMA_CPP_DEFAULTS = SamplingParams()
 
@@ -95,18 +96,37 @@ class Engine:
         *,
         raw: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolUse | None = None,
     ) -> Prompt:
         """The prompt that `stream` would read: rendered, tokenized, and its tokens known.
 
         Args:
             prompt: messages, or a text (one user message; with `raw` the bare prompt).
             template_kwargs: variables for the chat template, over those of the configuration.
+            tools: what the reply may call, made by `tools`; its `reader` tells calls from text.
 
         Raises:
-            OptionError: messages that the chat template refuses, or messages with `raw`.
+            OptionError: messages that the chat template refuses, messages or tools with `raw`.
         """
         with self._open_models():
-            return self._session.prepare(prompt, raw=raw, template_kwargs=template_kwargs)
+            return self._session.prepare(
+                prompt, raw=raw, template_kwargs=template_kwargs, tools=tools
+            )
+
+    def tools(
+        self,
+        tools: Sequence[Tool],
+        choice: str | Mapping[str, Any] = "auto",
+        *,
+        parallel: bool = True,
+    ) -> ToolUse:
+        """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`, for `prepare`.
+
+        Raises:
+            OptionError: a value that has no meaning, a chat template that knows no tools, or a
+                schema that cannot be kept where a call is required.
+        """
+        return self._session.tool_use(tools, choice, parallel=parallel)
 
     def stream(
         self,

@@ -13,6 +13,7 @@ from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import ChatTemplate, Message
 from dyspec_edge.text.thoughts import opens_thought
+from dyspec_edge.text.tools import Tool, ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class Prompt:
         tokens: its ids, with exactly one beginning-of-text token if the model wants one.
         opens_thought: the text leaves the model inside a thought, as some templates do.
         is_raw: the text was given as it is, without a chat template.
+        tools: those that the reply may call.
     """
 
     text: str
     tokens: tuple[int, ...]
     opens_thought: bool
     is_raw: bool = False
+    tools: ToolUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class PromptBuilder:
         raw: bool,
         after: Dialogue,
         variables: Mapping[str, Any] | None = None,
+        tools: ToolUse | None = None,
     ) -> Prompt:
         """The prompt of messages, or of one text.
 
@@ -96,15 +100,20 @@ class PromptBuilder:
             prompt: messages, or a text: one user message, or with `raw` the bare prompt.
             after: the last prompt and the reply to it.
             variables: for the template, over those of every prompt.
+            tools: what the reply may call.
 
         Raises:
-            OptionError: messages with `raw`, or messages that the template refuses.
+            OptionError: messages or tools with `raw`, or messages that the template refuses.
         """
         if raw:
+            if tools is not None:
+                raise OptionError("a raw prompt has no place for tools; give messages")
             return self._raw(prompt)
         messages = [self._marked(message) for message in arguments.messages(prompt)]
         given = {**self._variables, **arguments.template_kwargs(variables)}
-        marked = self._template.render(messages, variables=given)
+        offered = self._marked(tools.descriptions) if tools is not None else None
+        marked = self._template.render(messages, variables=given, tools=offered)
+        marked += "" if tools is None else tools.opening
         text = unmarked(marked)
         if after.text and text.startswith(after.text):
             rest = text_after(marked, len(after.text))
@@ -112,7 +121,11 @@ class PromptBuilder:
         else:
             starts = self._template.starts_with_bos(marked)
             tokens = tuple(self._controls.tokenize(marked, add_special=not starts))
-        return Prompt(text, tokens, opens_thought(text))
+        return Prompt(text, tokens, opens_thought(text), tools=tools)
+
+    def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
+        """Tools for `prepare`; arguments and errors as of `ToolUse`."""
+        return ToolUse(self._template, tools, choice, parallel=parallel)
 
     def _raw(self, prompt: str | Sequence[Message]) -> Prompt:
         """A bare text, in which the texts of control tokens stand for these tokens."""
@@ -121,11 +134,15 @@ class PromptBuilder:
         tokens = self._tokenize(prompt, special=not self._template.starts_with_bos(prompt))
         return Prompt(prompt, tuple(tokens), opens_thought(prompt), is_raw=True)
 
-    def _marked(self, message: Message) -> Message:
-        content = message.get("content")
-        if not isinstance(content, str):
-            return message
-        return {**message, "content": self._controls.mark(content)}
+    def _marked(self, value: Any) -> Any:
+        """The same with every text in it marked, names and all."""
+        if isinstance(value, str):
+            return self._controls.mark(value)
+        if isinstance(value, Mapping):
+            return {self._marked(key): self._marked(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._marked(one) for one in value]
+        return value
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         return self._model.tokenize(text, add_special=special, parse_special=True)

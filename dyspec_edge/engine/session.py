@@ -26,6 +26,7 @@ from dyspec_edge.errors import ContextOverflow, OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.json_schema import to_gbnf
 from dyspec_edge.text.template import Message
+from dyspec_edge.text.tools import Tool, ToolUse
 
 
 class Session:
@@ -64,11 +65,16 @@ class Session:
         *,
         raw: bool,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolUse | None = None,
     ) -> Prompt:
         """As `PromptBuilder.prepare`, after what was said last in this session."""
         return self._prompts.prepare(
-            prompt, raw=raw, after=self._dialogue, variables=template_kwargs
+            prompt, raw=raw, after=self._dialogue, variables=template_kwargs, tools=tools
         )
+
+    def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
+        """Tools for `prepare`; arguments and errors as of `ToolUse`."""
+        return self._prompts.tool_use(tools, choice, parallel=parallel)
 
     def reply(
         self,
@@ -89,20 +95,17 @@ class Session:
         started = time.perf_counter()
         params.check(self._model.num_vocab)
         params = params.without_end(self._model.end_tokens.tolist())
-        if json_schema is not None:
-            if params.grammar is not None:
-                raise OptionError("both a grammar and json_schema are given; give one of them")
-            params = replace(params, grammar=to_gbnf(json_schema))
         num_logprobs = arguments.logprobs(logprobs)
         most, stops = arguments.max_tokens(max_tokens), arguments.stop(stop)
         if not isinstance(prompt, Prompt):
             prompt = self.prepare(prompt, raw=raw)
+        params = replace(params, grammar=_grammar(params, json_schema, prompt))
         room = self._room(prompt)
         limit = room if most is None else min(room, most)
         reply = Reply(
             self._conversation,
             self._model,
-            self._thoughts.reply(),
+            self._thoughts.reply(prompt.tools.marker if prompt.tools else ""),
             params.within(self._num_ctx),
             prompt.tokens,
             stops,
@@ -129,3 +132,15 @@ class Session:
         if size >= self._num_ctx:
             raise ContextOverflow(size, self._num_ctx)
         return self._num_ctx - size
+
+
+def _grammar(params: SamplingParams, json_schema: Any, prompt: Prompt) -> str | None:
+    """What the reply has to fit: the one of three that is given."""
+    schema = None if json_schema is None else to_gbnf(json_schema)
+    calls = None if prompt.tools is None else prompt.tools.grammar
+    found = [text for text in (params.grammar, schema, calls) if text is not None]
+    if len(found) > 1:
+        raise OptionError(
+            "a grammar, json_schema and a required call of a tool exclude each other; give one"
+        )
+    return found[0] if found else None

@@ -24,9 +24,13 @@ class ThoughtMarkers:
         self.channel, self.message = self._ids(CHANNEL), self._ids(MESSAGE)
         self.end, self.start = self._ids(END), self._ids(START)
 
-    def reply(self) -> ThoughtTokens:
-        """What turns the tokens of one reply into bytes."""
-        return ThoughtTokens(self._model, self)
+    def reply(self, shown: str = "") -> ThoughtTokens:
+        """What turns the tokens of one reply into bytes.
+
+        Args:
+            shown: the text of a control token that is part of the reply's text.
+        """
+        return ThoughtTokens(self._model, self, self._ids(shown) if shown else frozenset())
 
     def _ids(self, *texts: str) -> frozenset[int]:
         """Those of the texts that are control tokens."""
@@ -38,9 +42,10 @@ class ThoughtMarkers:
 class ThoughtTokens:
     """The bytes of a reply's tokens, one after the other."""
 
-    def __init__(self, model: Model, markers: ThoughtMarkers) -> None:
+    def __init__(self, model: Model, markers: ThoughtMarkers, shown: frozenset[int]) -> None:
         self._model = model
         self._markers = markers
+        self._shown = shown
         self._header: bytes | None = None  # what a message is, while that is being written
         self._thinks = False
 
@@ -56,6 +61,8 @@ class ThoughtTokens:
 
     def _control(self, token: int) -> bytes:
         markers = self._markers
+        if token in self._shown:
+            return self._model.piece(token, special=True)
         if token in markers.opening:
             return OPENING_MARKER.encode()
         if token in markers.closing:

@@ -23,7 +23,7 @@ from dyspec_edge.text.json_merge import (
     is_of_type,
     merge,
 )
-from dyspec_edge.text.json_text import FORMATS, RULES, literal
+from dyspec_edge.text.json_text import FORMATS, RULES, gbnf, literal
 
 UNSUPPORTED = frozenset(
     (
@@ -44,8 +44,13 @@ def to_gbnf(schema: Schema | bool) -> str:
     Raises:
         OptionError: a keyword that a grammar cannot keep, or a value that has no meaning.
     """
+    return gbnf(rules(schema, "root"))
+
+
+def rules(schema: Schema | bool, name: str) -> dict[str, str]:
+    """The same as rules: the first has this name, with which the names of all others begin."""
     try:
-        return _Grammar(schema).text()
+        return _Grammar(schema, name).rules()
     except RecursionError:
         raise OptionError("JSON schema: it nests or refers to itself too deeply") from None
 
@@ -53,19 +58,20 @@ def to_gbnf(schema: Schema | bool) -> str:
 class _Grammar:
     """The rules of one document, written one after the other."""
 
-    def __init__(self, document: Schema | bool) -> None:
-        self._document = document
+    def __init__(self, document: Schema | bool, name: str) -> None:
+        self._document, self._name = document, name
         self._rules: dict[str, str] = {}
         self._refs: dict[str, str] = {}
 
-    def text(self) -> str:
-        self._rules["root"] = ""  # the first rule, under its own name
-        self._rules["root"] = self._value(self._document, "#")
-        return "".join(f"{name} ::= {body}\n" for name, body in {**RULES, **self._rules}.items())
+    def rules(self) -> dict[str, str]:
+        self._rules[self._name] = ""  # the first rule, under its own name
+        self._rules[self._name] = self._value(self._document, "#")
+        return self._rules
 
     def _rule(self, at: str, body: str) -> str:
         """The name of a new rule."""
-        name = f"r{len(self._rules)}-" + "".join(c for c in at if c.isascii() and c.isalnum())[-24:]
+        slug = "".join(c for c in at if c.isascii() and c.isalnum())[-24:]
+        name = f"{self._name}-{len(self._rules)}-{slug}"
         self._rules[name] = body
         return name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dyspec_edge.errors import OptionError
@@ -47,6 +48,11 @@ FORMATS = {
 """Those that are kept; others are annotations."""
 
 
+def gbnf(rules: Mapping[str, str]) -> str:
+    """The text of a grammar of these rules and `RULES`."""
+    return "".join(f"{name} ::= {body}\n" for name, body in {**RULES, **rules}.items())
+
+
 def literal(value: Any) -> str:
     """The JSON text of a value as a GBNF literal.
 
@@ -59,4 +65,9 @@ def literal(value: Any) -> str:
         raise OptionError(f"JSON schema: {value!r:.80} is no JSON value") from None
     # Half a surrogate pair has no UTF-8; JSON spells it out.
     text = "".join(rf"\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return '"' + text.replace("\\", r"\\").replace('"', r"\"") + '"'
+    return quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A text as a GBNF literal."""
+    return '"' + text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") + '"'
