@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from dyspec_edge.errors import DyspecError
-from dyspec_edge.server import native
+from dyspec_edge.server import anthropic, native, ollama, responses
 from dyspec_edge.server.answers import as_json, refusal
 from dyspec_edge.server.chat import chat_completions
 from dyspec_edge.server.completions import completions
@@ -96,6 +96,14 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/props", native.props),
     ("GET", "/slots", native.slots),
     ("GET", "/metrics", metrics),
+    ("POST", "/v1/messages", anthropic.messages),
+    ("POST", "/v1/messages/count_tokens", anthropic.count_tokens),
+    ("POST", "/v1/responses", responses.responses),
+    ("POST", "/responses", responses.responses),
+    ("POST", "/api/chat", ollama.chat),
+    ("POST", "/api/generate", ollama.generate),
+    ("GET", "/api/tags", ollama.tags),
+    ("GET", "/api/version", ollama.version),
     ("POST", "/v1/embeddings", embeddings),
     ("POST", "/embeddings", embeddings),
 )

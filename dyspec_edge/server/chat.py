@@ -20,9 +20,12 @@ from dyspec_edge.server.answers import DONE, EventStream, as_json, event_text, w
 from dyspec_edge.server.errors import ApiError, unsupported
 from dyspec_edge.server.fields import Fields, SamplingFields, parsed
 from dyspec_edge.server.figures import LogprobWriter
+from dyspec_edge.server.reading import Part, ReplyReader
 from dyspec_edge.server.request import Piece, Request
 from dyspec_edge.server.service import Running, Service
-from dyspec_edge.text.thoughts import Kind, ThoughtSplitter
+from dyspec_edge.text.thoughts import Kind
+from dyspec_edge.text.tool_calls import CallPart
+from dyspec_edge.text.tools import ToolUse
 
 FINGERPRINT = f"dyspec-edge-{dyspec_edge.__version__}"
 MEMBERS: Mapping[Kind, str] = {"thought": "reasoning_content", "answer": "content"}
@@ -55,6 +58,8 @@ class ChatBody(SamplingFields):
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
     n: int | None = None
 
     def request(self, service: Service) -> Request:
@@ -63,8 +68,6 @@ class ChatBody(SamplingFields):
         Raises:
             DyspecError: something that cannot be done.
         """
-        if self.tools:
-            raise unsupported("tools", "leave it out")
         if self.n not in (None, 1):
             raise unsupported("n other than 1", "send the request several times")
         limit = self.max_completion_tokens
@@ -76,10 +79,22 @@ class ChatBody(SamplingFields):
             json_schema=self.schema_wanted(),
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             template_kwargs=self.chat_template_kwargs or {},
+            tools=self.tool_use(service),
             policy=self.policy_name(),
             verify=self.verify,
             wants_trees=self.options.include_tree and self.stream,
         )
+
+    def tool_use(self, service: Service) -> ToolUse | None:
+        """What the reply may call, or None.
+
+        Raises:
+            OptionError: a value that has no meaning, or a model that knows no tools.
+        """
+        if not self.tools:
+            return None
+        choice = self.tool_choice or "auto"
+        return service.slots.tool_use(self.tools, choice, parallel=self.parallel_tool_calls)
 
     def schema_wanted(self) -> dict[str, Any] | bool | None:
         """The JSON schema that the reply has to keep, or None.
@@ -134,6 +149,9 @@ class _Writer:
         message: dict[str, Any] = {"role": "assistant", "content": found.answer}
         if found.thought:
             message["reasoning_content"] = found.thought
+        if found.calls:
+            message["content"] = found.answer or None
+            message["tool_calls"] = [call.as_call() for call in found.calls]
         choice: dict[str, Any] = {
             "index": 0,
             "message": message,
@@ -153,7 +171,7 @@ class _Writer:
         )
 
     async def lines(self, options: StreamOptions) -> AsyncGenerator[bytes]:
-        splitter = ThoughtSplitter(inside=self._running.prompt.opens_thought)
+        reader = ReplyReader(self._running.prompt)
         extra = {"usage": None} if options.include_usage else {}
         yield self._line({"role": "assistant", "content": None}, extra)
         async for piece in self._running.pieces():
@@ -161,14 +179,11 @@ class _Writer:
                 yield event_text(None)
                 continue
             chunk = piece.chunk
-            parts = splitter.feed(chunk.text)
-            if chunk.finish_reason is not None:
-                parts += splitter.flush()
             more = extra if piece.step is None else {**extra, "step": piece.step}
-            for line in self._piece_lines(piece, parts, more):
+            for line in self._piece_lines(piece, reader.feed(chunk), more):
                 yield line
             if chunk.finish_reason is not None and chunk.stats is not None:
-                yield self._last(chunk.finish_reason, chunk.stats, extra)
+                yield self._last(reader.finish_reason(chunk.finish_reason), chunk.stats, extra)
                 if options.include_usage:
                     yield event_text(self._usage(chunk.stats))
         yield event_text(DONE)
@@ -177,13 +192,13 @@ class _Writer:
         return event_text(error.body) + event_text(DONE)
 
     def _piece_lines(
-        self, piece: Piece, parts: list[tuple[Kind, str]], extra: Mapping[str, Any]
+        self, piece: Piece, parts: list[Part], extra: Mapping[str, Any]
     ) -> list[bytes]:
         """A line for each part; the first carries what belongs to the whole piece."""
         likely = piece.chunk.logprobs
         if not parts and not likely and piece.step is None:
             return []
-        deltas: list[dict[str, Any]] = [{MEMBERS[kind]: text} for kind, text in parts]
+        deltas = [_delta(part) for part in parts]
         first, *others = deltas or [{"content": ""}]
         logprobs = {"content": self._logprobs.chat(likely)} if likely else None
         rest = {name: value for name, value in extra.items() if name != "step"}
@@ -207,3 +222,10 @@ class _Writer:
     def _usage(self, stats: Stats) -> dict[str, Any]:
         head = {"object": "chat.completion.chunk", **self._head}
         return {**head, "choices": [], "usage": figures.usage(stats)}
+
+
+def _delta(part: Part) -> dict[str, Any]:
+    if isinstance(part, CallPart):
+        return {"tool_calls": [part.as_delta()]}
+    kind, text = part
+    return {MEMBERS[kind]: text}

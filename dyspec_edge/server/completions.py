@@ -127,7 +127,7 @@ class _Writer:
         }
 
     async def whole(self) -> Response:
-        found = await self._running.whole(raw=True)
+        found = await self._running.whole()
         choice = self._choice(found.answer, found.logprobs, found.finish_reason)
         return as_json(
             {

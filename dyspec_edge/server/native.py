@@ -193,7 +193,7 @@ class _Writer:
         self._probs = LogprobWriter(service.piece)
 
     async def whole(self) -> Response:
-        found = await self._running.whole(raw=True)
+        found = await self._running.whole()
         last = Chunk(
             found.answer, found.tokens, found.finish_reason, found.stats, None, found.stop_string
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dyspec_edge.engine import Chunk, Message, Prompt, SamplingParams
+from dyspec_edge.text.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Request:
         json_schema: the reply is JSON that is valid under it; None for anything.
         logprobs: most likely tokens to name beside each token; None for no log-probabilities.
         template_kwargs: variables for the chat template.
+        tools: what the reply may call.
         policy, verify: as --policy and --verify spell them; None for the server's.
         wants_trees: pieces carry their steps with the token trees.
     """
@@ -31,6 +33,7 @@ class Request:
     json_schema: Mapping[str, Any] | bool | None = None
     logprobs: int | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    tools: ToolUse | None = None
     policy: str | None = None
     verify: str | None = None
     wants_trees: bool = False

@@ -15,10 +15,12 @@ from dyspec_edge.engine import Prompt, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError
 from dyspec_edge.server import errors
 from dyspec_edge.server.errors import ApiError
+from dyspec_edge.server.reading import ReplyReader
 from dyspec_edge.server.request import Piece, Request
 from dyspec_edge.server.scheduler import Job, Scheduler
 from dyspec_edge.server.slots import Slots
-from dyspec_edge.text.thoughts import Kind, ThoughtSplitter
+from dyspec_edge.text.thoughts import Kind
+from dyspec_edge.text.tool_calls import CallPart
 
 PING_SECONDS = 10.0
 """A stream that is silent for so long gets a comment, so that nobody takes it for dead."""
@@ -44,11 +46,14 @@ class Whole:
     Attributes:
         thought: what came before the answer, or "".
         answer: the text after it.
+        calls: of tools.
+        finish_reason: "stop", "length" or "tool_calls".
         logprobs: of `tokens`, where they were asked for.
     """
 
     thought: str
     answer: str
+    calls: tuple[CallPart, ...]
     tokens: tuple[int, ...]
     logprobs: tuple[TokenLogprobs, ...]
     finish_reason: str
@@ -99,33 +104,35 @@ class Running:
                 self.stats = piece.chunk.stats
                 return
 
-    async def whole(self, *, raw: bool = False) -> Whole:
-        """The reply when it is complete; errors as of `pieces`.
-
-        Args:
-            raw: thoughts are part of the answer, markers and all.
-        """
-        splitter = ThoughtSplitter(inside=self.prompt.opens_thought)
+    async def whole(self) -> Whole:
+        """The reply when it is complete; errors as of `pieces`."""
+        reader = ReplyReader(self.prompt)
         texts: dict[Kind, list[str]] = {"thought": [], "answer": []}
         tokens: list[int] = []
         likely: list[TokenLogprobs] = []
         reason, stop_string = "stop", None
-        parts: list[tuple[Kind, str]]
         async for piece in self.pieces():
             if piece is None:
                 continue
-            tokens += piece.chunk.tokens
-            likely += piece.chunk.logprobs or ()
-            text = piece.chunk.text
-            parts = [("answer", text)] if raw else splitter.feed(text)
-            if piece.chunk.finish_reason is not None:
-                reason, stop_string = piece.chunk.finish_reason, piece.chunk.stop_string
-                parts += splitter.flush()
-            for kind, part in parts:
-                texts[kind].append(part)
+            chunk = piece.chunk
+            tokens += chunk.tokens
+            likely += chunk.logprobs or ()
+            reason = chunk.finish_reason or reason
+            stop_string = chunk.stop_string
+            for part in reader.feed(chunk):
+                if not isinstance(part, CallPart):
+                    texts[part[0]].append(part[1])
         assert self.stats is not None  # the last piece has them
-        thought, answer = "".join(texts["thought"]), "".join(texts["answer"])
-        return Whole(thought, answer, tuple(tokens), tuple(likely), reason, self.stats, stop_string)
+        return Whole(
+            "".join(texts["thought"]),
+            "".join(texts["answer"]),
+            tuple(reader.calls),
+            tuple(tokens),
+            tuple(likely),
+            reader.finish_reason(reason),
+            self.stats,
+            stop_string,
+        )
 
     def leave(self) -> None:
         """Nobody listens any more: end it soon.  Idempotent."""
@@ -184,12 +191,20 @@ class Service:
         Raises:
             DyspecError: the request cannot be answered, or not now.
         """
-        prompt = await to_thread.run_sync(self._checked, request)
+        prompt = await self.prompt_of(request)
         most = self._limits.max_tokens
         if most is not None:
             limit = most if request.max_tokens is None else min(most, request.max_tokens)
             request = replace(request, max_tokens=limit)
         return Running(self, request, prompt)
+
+    async def prompt_of(self, request: Request) -> Prompt:
+        """The prompt that a request would read.
+
+        Raises:
+            DyspecError: the request cannot be answered.
+        """
+        return await to_thread.run_sync(self._checked, request)
 
     def tokenize(self, text: str) -> list[int]:
         """The ids of a bare text."""
@@ -209,7 +224,7 @@ class Service:
         request.sampling.check(self.model.num_vocab)
         prompt = request.prompt
         if not isinstance(prompt, Prompt):
-            prompt = self.slots.prepare(prompt, request.template_kwargs)
+            prompt = self.slots.prepare(prompt, request.template_kwargs, request.tools)
         size, most = len(prompt.tokens), self._limits.max_prompt
         if most is not None and size > most:
             raise ApiError(

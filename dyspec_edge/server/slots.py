@@ -25,6 +25,7 @@ from dyspec_edge.engine.session import Session
 from dyspec_edge.load.loading import Loaded
 from dyspec_edge.server.request import Request
 from dyspec_edge.server.steps import StepWriter
+from dyspec_edge.text.tools import Tool, ToolUse
 
 LIFE = 900.0
 """Seconds after which it has become e times less likely that a resting text will go on."""
@@ -74,8 +75,12 @@ class Slot:
         """The request's prompt as it reads after what was said here."""
         if isinstance(request.prompt, Prompt):
             return request.prompt
-        kwargs = request.template_kwargs
-        return self._session.prepare(request.prompt, raw=False, template_kwargs=kwargs)
+        return self._session.prepare(
+            request.prompt,
+            raw=False,
+            template_kwargs=request.template_kwargs,
+            tools=request.tools,
+        )
 
     def cost(self, prompt: Prompt) -> float:
         """Tokens to read if this slot takes the prompt, now and perhaps later."""
@@ -151,8 +156,19 @@ class Slots:
         """Whether a slot can be taken."""
         return any(not slot.is_taken for slot in self.all)
 
+    def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
+        """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`, checked; from any thread.
+
+        Raises:
+            OptionError: as `ToolUse`.
+        """
+        return self._prompts.tool_use(tools, choice, parallel=parallel)
+
     def prepare(
-        self, messages: Sequence[Message], template_kwargs: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        template_kwargs: Mapping[str, Any] | None = None,
+        tools: ToolUse | None = None,
     ) -> Prompt:
         """The prompt of messages for a slot that holds nothing; from any thread.
 
@@ -160,7 +176,7 @@ class Slots:
             OptionError: messages that the chat template refuses.
         """
         return self._prompts.prepare(
-            messages, raw=False, after=Dialogue(), variables=template_kwargs
+            messages, raw=False, after=Dialogue(), variables=template_kwargs, tools=tools
         )
 
     def prepare_raw(self, text: str) -> Prompt:
