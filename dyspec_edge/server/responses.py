@@ -246,7 +246,7 @@ class _Items:
         content |= {"annotations": [], "logprobs": []}
         return {**head, "type": "message", "role": "assistant", "content": [content]}
 
-    def _event(self, stage: str, **members: Any) -> dict[str, Any]:
+    def _event(self, stage: str, /, **members: Any) -> dict[str, Any]:
         if isinstance(self._kind, int):
             return self._at(f"response.function_call_arguments.{stage}", **members)
         assert self._kind is not None
@@ -254,7 +254,7 @@ class _Items:
         more: dict[str, Any] = {"logprobs": []} if self._kind == "answer" else {}
         return self._at(name, content_index=0, **more, **members)
 
-    def _at(self, name: str, **members: Any) -> dict[str, Any]:
+    def _at(self, name: str, /, **members: Any) -> dict[str, Any]:
         return {"type": name, "item_id": self._id, "output_index": len(self.done), **members}
 
     def _output(self, name: str, item: Mapping[str, Any]) -> dict[str, Any]:
