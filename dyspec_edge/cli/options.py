@@ -16,6 +16,7 @@ import click
 
 from dyspec_edge.cli.syntax import (
     Bias,
+    Bytes,
     GroupedOption,
     JsonObject,
     Layers,
@@ -132,6 +133,11 @@ _CONTEXT_OPTIONS = (
     _option(_CONTEXT, "--no-mmap", is_flag=True,
             help="Read the files instead of mapping them: -lm none."),
     _option(_CONTEXT, "--mlock", is_flag=True, help="Keep the models in RAM: -lm mmap+mlock."),
+    _option(_CONTEXT, "--memory-limit", type=Bytes(),
+            help="Memory to take at most, as 700M or 12G. [default: what is free]"),
+    _option(_CONTEXT, "--stream", type=click.Choice(("auto", "on", "off")), default="auto",
+            help="Read the target's weights from disk in every pass, ahead of their use: auto "
+                 "where they do not fit into memory; off leaves that to the system."),
 )  # fmt: skip
 
 _SPECULATION = "Speculation"
@@ -451,6 +457,8 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
         lora=tuple(typed["lora"]),
         use_mmap=use_mmap,
         use_mlock=use_mlock,
+        memory_limit=typed["memory_limit"],
+        stream=typed["stream"],
         policy=_policy(typed),
         verify=typed["verify"],
         draft_temperature=typed["draft_temp"],

@@ -136,6 +136,20 @@ class Size(_ParamType):
         return number
 
 
+class Bytes(_ParamType):
+    """An amount of memory: 700M, 12G, or a number of bytes; K, M and G are powers of 1024."""
+
+    name = "N[K|M|G]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The typed text as a value; fails with a line for the user."""
+        match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)([KMG]?)", str(value).upper())
+        number = float(match[1]) * 1024.0 ** " KMG".index(match[2] or " ") if match else 0.0
+        if number < 1:
+            self.fail(f"{value!r} is not an amount of memory like 700M or 12G", param, ctx)
+        return int(number)
+
+
 class Layers(_ParamType):
     """A number of layers, "auto" (None) or "all"."""
 

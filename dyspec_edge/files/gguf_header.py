@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -60,13 +60,17 @@ _OTHER_FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One line of the tensor table.  `num_bytes` is 0 for a type that gguf does not know."""
+    """One line of the tensor table.
+
+    `num_bytes` is 0 for a type that gguf does not know; `offset` counts from the file's start.
+    """
 
     name: str
     shape: tuple[int, ...]
     type: str
     num_elements: int
     num_bytes: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +183,13 @@ class _Reader:
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged(f"alignment {alignment!r}")
         start = -(-self._at // alignment) * alignment
-        end = max((start + offset + tensor.num_bytes for tensor, offset in table), default=0)
+        tensors = tuple(replace(tensor, offset=start + tensor.offset) for tensor in table)
+        end = max((tensor.offset + tensor.num_bytes for tensor in tensors), default=0)
         return GgufHeader(
             path=self._path,
             version=version,
             fields=fields,
-            tensors=tuple(tensor for tensor, _ in table),
+            tensors=tensors,
             file_size=self._size,
             missing_bytes=max(0, end - self._size),
         )
@@ -272,7 +277,7 @@ class _Reader:
             raise struct.error
         return strings
 
-    def _tensor(self) -> tuple[TensorInfo, int]:
+    def _tensor(self) -> TensorInfo:
         name = self._text()
         num_dims = self._scalar(_U32)
         if num_dims > 4:
@@ -286,6 +291,6 @@ class _Reader:
             known = GGMLQuantizationType(kind)
             block, block_bytes = GGML_QUANT_SIZES[known]
         except (ValueError, KeyError):
-            return TensorInfo(name, shape, f"type {kind}", num_elements, 0), offset
+            return TensorInfo(name, shape, f"type {kind}", num_elements, 0, offset)
         num_bytes = num_elements // block * block_bytes
-        return TensorInfo(name, shape, known.name, num_elements, num_bytes), offset
+        return TensorInfo(name, shape, known.name, num_elements, num_bytes, offset)

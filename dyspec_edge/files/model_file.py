@@ -128,6 +128,16 @@ def inspect_file(path: Path, *, any_kind: bool = False) -> FileReport:
     return report
 
 
+def read_tensors(path: Path) -> list[tuple[Path, TensorInfo]]:
+    """All tensors of a model and the files that hold them; `path` is that of its first shard.
+
+    Raises:
+        ModelFileError: as `inspect_file`, but for truncated weights.
+    """
+    shards = _shards(read_header(Path(path)))
+    return [(shard.path, tensor) for shard in shards for tensor in shard.tensors]
+
+
 def _shards(first: GgufHeader) -> list[GgufHeader]:
     count, number = first.integer("split.count") or 1, first.integer("split.no") or 0
     if count <= 1:

@@ -97,8 +97,17 @@ class Context(native.Used):
         params.n_rs_seq = num_snapshots or 0
         params.no_perf = True
         self._abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
-        params.abort_callback = self._abort_callback
         params.abort_callback_data = self.abort_flag.address
+        self._gate: native.Gate | None = None
+        if model.weight_stream is not None:
+            self._gate = native.Gate(model.weight_stream, self.abort_flag)
+            eval_callback = llama_cpp.ggml_backend_sched_eval_callback
+            self._eval_callback = eval_callback(self._gate.eval_address)
+            params.cb_eval = self._eval_callback
+            params.cb_eval_user_data = self._gate.handle.address
+            self._abort_callback = llama_cpp.ggml_abort_callback(self._gate.abort_address)
+            params.abort_callback_data = self._gate.handle.address
+        params.abort_callback = self._abort_callback
         sink.complaint = ""
         self._context: Any = llama_cpp.llama_init_from_model(model.handle, params)
         if not self._context:
@@ -124,7 +133,10 @@ class Context(native.Used):
 
     def poll(self, flag: native.AbortFlag) -> None:
         """From now on passes look at `flag` instead of the present `abort_flag`."""
-        if flag is not self.abort_flag:
+        if self._gate is not None:
+            self._gate.watch(flag)
+            self.abort_flag = flag
+        elif flag is not self.abort_flag:
             llama_cpp.llama_set_abort_callback(self._context, self._abort_callback, flag.address)
             self.abort_flag = flag
 
@@ -141,6 +153,9 @@ class Context(native.Used):
 
     def failure(self, code: int, num_rows: int) -> DyspecError:
         """What it means that llama_decode of `num_rows` rows returned `code`, not 0."""
+        failure = self._gate.stream.failure() if self._gate is not None else None
+        if failure is not None:
+            return failure
         if code == 2 or self.abort_flag.is_set:
             return Cancelled("stopped")
         meaning = {1: "no room for the batch in the KV cache", -1: "invalid batch"}.get(
@@ -209,6 +224,11 @@ class Context(native.Used):
         size = self.model.num_vocab
         return np.ctypeslib.as_array((ctypes.c_float * size).from_address(address))
 
+    @property
+    def handle(self) -> Any:
+        """The llama_context pointer."""
+        return self._context
+
     def close(self) -> None:
         """Free cache and buffers, after the native caches over them.  Idempotent."""
         if self._context:
@@ -217,6 +237,8 @@ class Context(native.Used):
             self._context = None
             if self.backend_sampler is not None:
                 self.backend_sampler.close()
+            if self._gate is not None:
+                self._gate.handle.close()
 
 
 def function_address(name: str) -> int:

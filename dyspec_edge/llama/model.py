@@ -15,6 +15,7 @@ import llama_cpp
 import numpy as np
 import numpy.typing as npt
 
+from dyspec_edge import native
 from dyspec_edge.errors import ModelFileError
 from dyspec_edge.llama.log import sink
 
@@ -103,6 +104,8 @@ class Model:
             dtype=np.int32,
         )
         """Ids that end a generation, ascending."""
+        self.weight_stream: native.WeightStream | None = None
+        """Reads the weights in every pass; None where they are in memory or left to the system."""
         self._adapters: list[Any] = []
 
     @property
@@ -191,9 +194,18 @@ class Model:
         self._adapters.append(adapter)
         return adapter
 
+    def leave_stream(self) -> None:
+        """Leave the weights to the system after all; before the stream has been started."""
+        if self.weight_stream is not None:
+            self.weight_stream.close()
+            self.weight_stream = None
+
     def close(self) -> None:
         """Free the weights.  Contexts over them must be closed first.  Idempotent."""
         if self._model:
+            stream = getattr(self, "weight_stream", None)
+            if stream is not None:
+                stream.close()
             llama_cpp.llama_model_free(self._model)
             self._model = None
 

@@ -37,6 +37,10 @@ class EngineConfig:
         cache_type_k_draft, cache_type_v_draft: the same for the draft; None for the target's
             type, or f16 where that is quantised (-ctkd, -ctvd).
         lora: adapters of the target (--lora).
+        memory_limit: bytes that this process is to take at most; None for what is free
+            (--memory-limit).
+        stream: read weights from disk in every pass: "auto" where they do not fit into memory,
+            "on", or "off", which leaves that to the system (--stream).
         policy: None for `priced`; with `residual`, for what passes cost here (--policy).
         verify: "auto", "match" or "residual" (--verify).
         draft_temperature: None for the verifier's own choice (--draft-temp).
@@ -66,6 +70,8 @@ class EngineConfig:
     lora: tuple[Path, ...] = ()
     use_mmap: bool = True
     use_mlock: bool = False
+    memory_limit: int | None = None
+    stream: str = "auto"
     policy: str | None = None
     verify: str = "auto"
     draft_temperature: float | None = None
@@ -106,6 +112,7 @@ class EngineConfig:
             ("cache_type_v_draft", (*llama.CACHE_TYPES, None)),
             ("verify", ("auto", "match", "residual")),
             ("device_sampling", ("auto", "on", "off")),
+            ("stream", ("auto", "on", "off")),
         ):
             if getattr(self, name) not in allowed:
                 names = ", ".join(value for value in allowed if value is not None)
@@ -123,6 +130,8 @@ class EngineConfig:
                 )
         if self.policy is not None:
             parse(self.policy, np.empty(0, np.int32))  # before anything is loaded
+        if self.memory_limit is not None and self.memory_limit < 1:
+            raise OptionError(f"--memory-limit is {self.memory_limit}; it must be above 0")
         if self.num_conversations < 1:
             raise OptionError(f"{self.num_conversations} conversations: it must be 1 or more")
         if self.num_threads is not None and not 1 <= self.num_threads <= MAX_THREADS:

@@ -18,9 +18,17 @@ import psutil
 _GRAPHICS_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI's numbers
 
 
-def available_memory() -> int:
-    """Bytes that new allocations can take: the machine's, or a control group's if smaller."""
-    return min([int(psutil.virtual_memory().available), *_rooms_of_groups()])
+def available_memory(limit: int | None = None) -> int:
+    """Bytes that new allocations can take: the machine's, or a control group's if smaller.
+
+    Args:
+        limit: bytes that this process is to have at most; what it has already counts.
+    """
+    rooms = [int(psutil.virtual_memory().available), *_rooms_of_groups()]
+    if limit is not None:
+        used = psutil.Process().memory_info()
+        rooms.append(max(0, limit - (used.rss - getattr(used, "shared", 0))))
+    return min(rooms)
 
 
 def physical_cores() -> int:

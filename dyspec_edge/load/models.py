@@ -23,6 +23,7 @@ from dyspec_edge.load.disk_cache import DiskCache
 from dyspec_edge.load.machine import available_memory, physical_cores
 from dyspec_edge.load.plan import LoadPlan, plan_load
 from dyspec_edge.load.sequoia_rates import rates_key, recall
+from dyspec_edge.load.streaming import Streaming, stream_as_planned
 
 Progress = Callable[[str, float], None]
 
@@ -39,6 +40,8 @@ class Models:
         pair: how their vocabularies fit.
         plain_reason: why decoding is plain whatever the policy, as a line to show.
         notices: other lines to show.
+        streaming: how the target's weights are read in every pass; None where they are in memory,
+            or left to the system.
     """
 
     config: EngineConfig
@@ -50,6 +53,7 @@ class Models:
     pair: PairReport | None
     plain_reason: str | None
     notices: tuple[str, ...]
+    streaming: Streaming | None = None
 
     @property
     def num_ctx(self) -> int:
@@ -88,7 +92,7 @@ class Models:
         common: Mapping[str, Any] = {
             "threads": self.num_threads,
             "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
-            "streamed": plan.streamed,
+            "streamed": self.streaming.share if self.streaming else plan.streamed,
         }
         if plan.num_snapshots is not None:
             common = {**common, "snapshots": plan.num_snapshots}
@@ -156,9 +160,13 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         target = _open(config, plan, config.model, "target", on_progress)
         opened.callback(target.close)
         adapters = tuple(target.load_adapter(path) for path in config.lora)
+        streaming = stream_as_planned(
+            target, plan, draft_report, notices, on_progress, wanted=config.stream != "off"
+        )
+        maps_draft = streaming.maps_draft if streaming else plan.streamed and plan.room == 0
         draft = None
         if draft_report is not None:
-            draft = _open(config, plan, draft_report.path, "draft", on_progress)
+            draft = _open(config, plan, draft_report.path, "draft", on_progress, maps_draft)
     return Models(
         config,
         plan,
@@ -169,6 +177,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         pair if draft is not None else None,
         plain_reason,
         tuple(notices),
+        streaming,
     )
 
 
@@ -181,16 +190,23 @@ def closing_on_error() -> Iterator[ExitStack]:
 
 
 def _open(
-    config: EngineConfig, plan: LoadPlan, path: Path, role: str, report: Progress | None
+    config: EngineConfig,
+    plan: LoadPlan,
+    path: Path,
+    role: str,
+    report: Progress | None,
+    maps_draft: bool = False,
 ) -> llama.Model:
     is_draft = role == "draft"
+    streams = plan.streamed and not is_draft
+    # Beside a streamed target a mapped draft is pushed out of memory, unless nothing else is left.
+    use_mmap = streams or (maps_draft if plan.streamed else config.use_mmap)
     return llama.Model(
         path,
         num_gpu_layers=plan.layers_draft if is_draft else plan.layers,
-        # A streamed target would push a mapped draft out of memory in every pass.
-        use_mmap=config.use_mmap and not (plan.streamed and is_draft),
-        use_mlock=config.use_mlock,
-        use_extra_bufts=is_draft or not plan.streamed,
+        use_mmap=use_mmap,
+        use_mlock=config.use_mlock and not plan.streamed,
+        use_extra_bufts=not (streams or maps_draft),
         on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
     )
 
@@ -205,7 +221,7 @@ def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | N
         report,
         draft_report,
         devices,
-        memory=available_memory(),
+        memory=available_memory(config.memory_limit),
         cache_types=config.cache_types,
         cache_types_draft=config.cache_types_draft,
         num_ctx=config.num_ctx,
@@ -215,6 +231,7 @@ def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | N
         layers_draft=config.num_gpu_layers_draft,
         flash_attn=config.flash_attn,
         gpu_build=llama.supports_gpu(),
+        stream=config.stream,
     )
 
 

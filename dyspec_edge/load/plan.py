@@ -14,7 +14,8 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from dyspec_edge.decode.cache import NUM_COPIES
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport
-from dyspec_edge.llama import UBATCH, UNQUANTIZED, Device
+from dyspec_edge.llama import UNQUANTIZED, Device
+from dyspec_edge.load.buffers import buffer_bytes, scores_bytes
 
 DEFAULT_CTX = 8192
 """Usable tokens at most without -c."""
@@ -35,6 +36,9 @@ MOST_SNAPSHOTS = 16
 SNAPSHOTS_SHARE = 1 / 4
 """Of the memory for caches, what snapshots and copies of recurrent states may take."""
 
+STREAM_RESERVE = 96 << 20
+"""Bytes beside a streamed target's weights, caches and buffers: for the program itself."""
+
 ALL_LAYERS = -1
 
 
@@ -49,6 +53,7 @@ class LoadPlan:
         num_snapshots: of the target's recurrent state at most; None where it has none that can be
             saved.
         streamed: the target's weights are larger than memory and are read again in every pass.
+        room: bytes that a streamed target's weights may take.
         notices: lines that say what was decided and why.
     """
 
@@ -60,6 +65,7 @@ class LoadPlan:
     flash_attn_draft: str
     num_snapshots: int | None
     streamed: bool
+    room: int
     notices: tuple[str, ...]
 
 
@@ -84,6 +90,7 @@ def plan_load(
     layers_draft: int | None,
     flash_attn: str,
     gpu_build: bool,
+    stream: str = "auto",
 ) -> LoadPlan:
     """Decide for a pair.
 
@@ -97,6 +104,7 @@ def plan_load(
         layers, layers_draft: layers asked for; None for what fits.
         flash_attn: -fa.
         gpu_build: whether this llama.cpp can offload at all.
+        stream: "on" streams whatever the memory, without a GPU.
 
     Raises:
         DeviceError: the context that was asked for does not fit.
@@ -106,7 +114,10 @@ def plan_load(
     per_token_draft = 0
     if draft is not None:
         per_token_draft = num_conversations * cache_bytes_per_token(draft, *cache_types_draft)
-    streamed = not devices and target.weights_bytes + RESERVE > memory
+    models = [target] if draft is None else [target, draft]
+    streamed = not devices and (
+        sum(report.weights_bytes for report in models) + RESERVE > memory or stream == "on"
+    )
     resident = 0.0
     if not streamed and not devices:
         resident = target.weights_bytes * (1 + REPACKED_SHARE)
@@ -123,11 +134,6 @@ def plan_load(
     fits = _fitting(room, per_token, per_token_draft, longest_draft)
     tokens = _context(target, num_ctx, fits, notices)
     tokens_draft = min(tokens, longest_draft or tokens)
-    if streamed:
-        notices.append(
-            f"{target.path.name} ({target.weights_bytes / 1e9:.1f} GB) is larger than the free "
-            f"memory ({memory / 1e9:.1f} GB): its weights are read from disk in every pass"
-        )
     layers, layers_draft = _layers(
         target,
         draft,
@@ -143,16 +149,26 @@ def plan_load(
         contexts.append((draft, num_conversations * tokens_draft))
     left = room + RESERVE - per_token * tokens - per_token_draft * tokens_draft
     types_v = {cache_types[1]} if draft is None else {cache_types[1], cache_types_draft[1]}
+    if streamed:  # scores take memory from weights, and what they save hides behind the disk
+        left, contexts = RESERVE / 4, contexts[1:]
     on_cpu = _attention_on_cpu(flash_attn, types_v, contexts, left)
+    lengths = (num_conversations * tokens, num_conversations * tokens_draft)
+    in_use = STREAM_RESERVE + sum(map(buffer_bytes, models, lengths))
+    in_use += per_token * tokens + per_token_draft * tokens_draft
+    if on_cpu == "off":
+        in_use += sum(scores_bytes(report, cells) for report, cells in contexts)
+    if draft is not None:
+        in_use += draft.weights_bytes
     return LoadPlan(
         num_ctx=tokens,
         num_ctx_draft=tokens_draft,
         layers=layers,
         layers_draft=layers_draft,
-        flash_attn=flash_attn if layers else on_cpu,
+        flash_attn=flash_attn if layers else _streamed_attention(flash_attn, on_cpu, streamed),
         flash_attn_draft=flash_attn if layers_draft else on_cpu,
         num_snapshots=num_snapshots,
         streamed=streamed,
+        room=max(0, memory - in_use),
         notices=tuple(notices),
     )
 
@@ -211,9 +227,13 @@ def _attention_on_cpu(
         return asked
     if not types_v <= set(UNQUANTIZED) or any(not report.num_heads for report, _ in contexts):
         return "on"
-    scores = sum(4 * UBATCH * cells * (report.num_heads or 0) for report, cells in contexts)
+    scores = sum(scores_bytes(report, cells) for report, cells in contexts)
     weights = sum(report.weights_bytes for report, _ in contexts)
     return "off" if scores <= min(left, RESERVE + SCORES_SHARE * weights) else "on"
+
+
+def _streamed_attention(asked: str, on_cpu: str, streamed: bool) -> str:
+    return "on" if streamed and asked == "auto" else on_cpu
 
 
 def _layers(

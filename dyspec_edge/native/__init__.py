@@ -14,6 +14,7 @@ from dyspec_edge.native.handle import Handle, Used
 from dyspec_edge.native.library import (
     BACKEND_FUNCTIONS,
     GRAMMAR_FUNCTIONS,
+    GRAPH_FUNCTIONS,
     LLAMA_FUNCTIONS,
     MAX_SEQUENCES,
     Int32s,
@@ -27,22 +28,37 @@ from dyspec_edge.native.planning import WIDTHS, Plan, Planner
 from dyspec_edge.native.proposer import Proposer
 from dyspec_edge.native.rows import argmax, fill_candidates, simd, topk
 from dyspec_edge.native.tree import Tree, depth_first, tree_struct
+from dyspec_edge.native.weight_stream import (
+    Gate,
+    Place,
+    StreamTotals,
+    Use,
+    Weight,
+    WeightStream,
+)
 
 __all__ = [
     "BACKEND_FUNCTIONS",
     "GRAMMAR_FUNCTIONS",
+    "GRAPH_FUNCTIONS",
     "LLAMA_FUNCTIONS",
     "MAX_SEQUENCES",
     "WIDTHS",
     "AbortFlag",
     "Expansion",
+    "Gate",
     "Handle",
     "Int32s",
+    "Place",
     "Plan",
     "Planner",
     "Proposer",
+    "StreamTotals",
     "Tree",
+    "Use",
     "Used",
+    "Weight",
+    "WeightStream",
     "abort_callback_address",
     "address_of",
     "argmax",

@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -27,6 +27,15 @@ DECODE_FAILED = -4
 CALLER_FAILED = -5
 NOTHING_FITS = -6
 FIRST_BAD_ROW = -1000
+
+
+class WeightStruct(ctypes.Structure):
+    """dyspec_weight, field by field."""
+
+    _fields_ = (
+        *((name, c_uint64) for name in ("address", "size", "offset", "row_size")),
+        ("file", c_int32),
+    )
 
 
 class TreeStruct(ctypes.Structure):
@@ -68,6 +77,10 @@ BACKEND_FUNCTIONS = (
 """Functions of ggml and llama.cpp whose addresses dyspec_backend_functions holds, in its order."""
 
 
+GRAPH_FUNCTIONS = ("op_desc", "get_data", "nelements")
+"""Functions of ggml, without their prefix, whose addresses dyspec_graph_functions holds."""
+
+
 _NOISE = [c_uint64, c_uint32, c_uint32]
 
 # name: (result, arguments), in the order of dyspec.h
@@ -107,6 +120,24 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_sampler_rows_seconds": (c_double, [address_t]),
     "dyspec_depth_first": (c_int32, [address_t, c_int32, address_t, address_t]),
     "dyspec_abort": (ctypes.c_bool, [address_t]),
+    "dyspec_weight_stream_create": (
+        address_t,
+        [address_t, c_int32, address_t, c_int32, POINTER(WeightStruct), c_int32],
+    ),
+    "dyspec_weight_stream_free": (None, [address_t]),
+    "dyspec_weight_stream_uses": (c_int32, [*[address_t] * 3, c_int32]),
+    "dyspec_weight_stream_start": (
+        c_int32,
+        [*[address_t] * 3, c_int32, c_uint64, c_uint64, c_int32],
+    ),
+    "dyspec_weight_stream_fill": (c_int64, [address_t, c_uint64]),
+    "dyspec_weight_stream_failure": (c_int32, [address_t, *[POINTER(c_int32)] * 2]),
+    "dyspec_weight_stream_totals": (None, [address_t, address_t]),
+    "dyspec_gate_create": (address_t, [address_t, address_t]),
+    "dyspec_gate_free": (None, [address_t]),
+    "dyspec_gate_watch": (None, [address_t, address_t]),
+    "dyspec_gate_eval": (ctypes.c_bool, [address_t, ctypes.c_bool, address_t]),
+    "dyspec_gate_abort": (ctypes.c_bool, [address_t]),
     "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 7]),
     "dyspec_cache_free": (None, [address_t]),
     "dyspec_cache_pad_to": (c_int32, [address_t, address_t, c_int32]),

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 14
+#define DYSPEC_ABI_VERSION 15
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -34,6 +34,7 @@ enum dyspec_error {
     DYSPEC_E_DECODE = -4,     // llama_decode failed; dyspec_cache_failure says how
     DYSPEC_E_CALLER = -5,     // the caller's own dyspec_proposer failed, and knows why
     DYSPEC_E_GRAMMAR = -6,    // no token fits the grammar
+    DYSPEC_E_MEMORY = -7,     // no memory, or the system refuses a mapping
     DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
 };
 
@@ -261,6 +262,98 @@ DYSPEC_API int32_t dyspec_depth_first(const int32_t *parent, int32_t n, int32_t 
 
 // A ggml_abort_callback: true while the int32 that `flag` points to is not 0.
 DYSPEC_API bool dyspec_abort(void *flag);
+
+// ---- weights that are read in every pass ------------------------------------------------
+
+// Linux only; elsewhere `_create` returns NULL.
+
+struct ggml_tensor;
+
+// Functions of the ggml that is loaded.
+typedef struct dyspec_graph_functions {
+    const char *(*op_desc)(const struct ggml_tensor *tensor);
+    void *(*get_data)(const struct ggml_tensor *tensor);
+    int64_t (*nelements)(const struct ggml_tensor *tensor);
+} dyspec_graph_functions;
+
+// A weight in the mapping of its file; row_size is its first dimension's in bytes.
+typedef struct dyspec_weight {
+    uint64_t address;
+    uint64_t size;
+    uint64_t offset;
+    uint64_t row_size;
+    int32_t file;
+} dyspec_weight;
+
+// How a node of the graph uses a weight.
+enum dyspec_use {
+    DYSPEC_MULTIPLIED = 0,
+    DYSPEC_ROWS_TAKEN = 1,           // rows that are known before the pass
+    DYSPEC_MULTIPLIED_BY_CHOICE = 2, // of experts
+    DYSPEC_USED_OTHERWISE = 3,
+};
+
+enum dyspec_place {
+    DYSPEC_RESIDENT = 0, // in memory, read once
+    DYSPEC_STREAMED = 1, // read in every pass
+    DYSPEC_ROWS = 2,     // rows are read when they are first used
+    DYSPEC_MAPPED = 3,   // left as it is
+};
+
+enum dyspec_stream_failure {
+    DYSPEC_STREAM_UNREADABLE = 1,
+    DYSPEC_STREAM_TRUNCATED = 2,
+    DYSPEC_STREAM_CHANGED = 3,
+};
+
+// Takes the place of the mapping of a model's files: some weights stay in memory, the others are
+// read again in every pass, ahead of the nodes that use them, around a cache of the system.  The
+// model is not closed before it, and afterwards nothing but closed.
+typedef struct dyspec_weight_stream dyspec_weight_stream;
+
+// weights: ascending addresses.  src_offset: of `src` in ggml_tensor.
+DYSPEC_API dyspec_weight_stream *
+dyspec_weight_stream_create(const dyspec_graph_functions *functions, int32_t src_offset,
+                            const char *const *paths, int32_t n_files, const dyspec_weight *weights,
+                            int32_t n_weights);
+DYSPEC_API void dyspec_weight_stream_free(dyspec_weight_stream *stream);
+
+// Which weights nodes have used, and how (dyspec_use), in their order, as gates have seen it before
+// `_start`.  Returns how many; writes at most `capacity`.
+DYSPEC_API int32_t dyspec_weight_stream_uses(dyspec_weight_stream *stream, int32_t *weights,
+                                             int32_t *uses, int32_t capacity);
+
+// Once, while no pass runs.  places: dyspec_place of each weight; order: the streamed ones as they
+// are used; window: bytes of memory that they share, not less than the largest of them; rows_room:
+// bytes that rows may take.  After a failure nothing of the model can be used.
+DYSPEC_API int32_t dyspec_weight_stream_start(dyspec_weight_stream *stream, const int32_t *places,
+                                              const int32_t *order, int32_t n_order,
+                                              uint64_t window, uint64_t rows_room,
+                                              int32_t n_threads);
+
+// Reads about n_bytes of what is resident; before any pass, until it returns 0.  Returns the bytes
+// that are left, or DYSPEC_E_DECODE; `_failure` says why.
+DYSPEC_API int64_t dyspec_weight_stream_fill(dyspec_weight_stream *stream, uint64_t n_bytes);
+
+// Why no pass can run any more (dyspec_stream_failure; the number of the file, errno), or 0.
+DYSPEC_API int32_t dyspec_weight_stream_failure(dyspec_weight_stream *stream, int32_t *file,
+                                                int32_t *number);
+
+// Since `_start`: bytes read, those of rows among them, seconds in which something was being read,
+// seconds in which passes waited, whole passes, passes that were left before their end.
+DYSPEC_API void dyspec_weight_stream_totals(dyspec_weight_stream *stream, double *totals);
+
+// Where the passes of one context wait for their weights.
+typedef struct dyspec_gate dyspec_gate;
+
+// flag: as for dyspec_abort.
+DYSPEC_API dyspec_gate *dyspec_gate_create(dyspec_weight_stream *stream, const int32_t *flag);
+DYSPEC_API void dyspec_gate_free(dyspec_gate *gate);
+DYSPEC_API void dyspec_gate_watch(dyspec_gate *gate, const int32_t *flag);
+
+// A ggml_backend_sched_eval_callback and a ggml_abort_callback of the context; data: the gate.
+DYSPEC_API bool dyspec_gate_eval(struct ggml_tensor *node, bool ask, void *data);
+DYSPEC_API bool dyspec_gate_abort(void *data);
 
 // ---- one model's cache ------------------------------------------------------------------
 

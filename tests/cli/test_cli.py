@@ -99,7 +99,8 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         "-ngl", "all", "-ngld", "7", "--require-gpu", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
-        "--device-sampling", "on", "-ctkd", "f16", "-ctvd", "bf16", "--ignore-eos",
+        "--memory-limit", "1.5G", "--stream", "on", "--device-sampling", "on",
+        "-ctkd", "f16", "-ctvd", "bf16", "--ignore-eos",
         "--grammar", "root ::= [a-z]",
         "--chat-template-kwargs", '{"enable_thinking": true, "x": [1]}', "--reasoning", "off",
         "--temp", "0", "--top-k", "5", "--top-p", "0.5", "--min-p", "0.1", "--typical", "0.9",
@@ -114,6 +115,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
         num_gpu_layers=ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
         flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
+        memory_limit=3 << 29, stream="on",
         use_mmap=False, use_mlock=True, policy="dyspec:16", verify="residual", device_sampling="on",
         draft_temperature=0.6, chat_template="{{ messages }}",
         cache_type_k_draft="f16", cache_type_v_draft="bf16",
@@ -267,6 +269,8 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["x", "-ctkd", "q3"], "'q3' is not one of"),
         (["x", "-lm", "dio"], "'dio' is not one of"),
         (["x", "-lm", "mmap", "--mlock"], "leave those out"),
+        (["x", "--memory-limit", "7T"], "like 700M or 12G"),
+        (["x", "--memory-limit", "0"], "like 700M or 12G"),
         (["x", "--spec-draft-n-max", "4", "--policy", "none"], "leave them out beside --policy"),
         (["x", "--spec-draft-p-min", "0.5"], "needs --spec-draft-n-max N"),
         (["x", "--hub-timeout", "0"], "0 is not 1 or more"),
@@ -423,7 +427,8 @@ def test_every_option_of_the_design_exists() -> None:
         "-m -md -hf -hfd --pair -c -cd -t -ngl -ngld -fa -ctk -ctv --lora --temp --top-k --top-p "
         "--min-p --typical --repeat-penalty --repeat-last-n --frequency-penalty "
         "--presence-penalty --dry-multiplier --dry-base --dry-allowed-length --logit-bias --seed "
-        "--no-mmap --mlock --policy --verify --draft-temp --device-sampling "
+        "--no-mmap --mlock --memory-limit --stream "
+        "--policy --verify --draft-temp --device-sampling "
         "--chat-template --chat-template-kwargs --reasoning --ignore-eos -e -ctkd -ctvd -r "
         "--grammar --grammar-file -j --json-schema -jf --json-schema-file "
         "--load-mode --spec-draft-model --spec-draft-ngl --spec-draft-n-max --spec-draft-p-min "

@@ -516,7 +516,9 @@ def test_a_context_that_cannot_fit_names_one_that_does(
         DeviceError, match=r"a context of 10\d+ tokens does not fit .*; -c \d+ does"
     ):
         Engine.load(tiny_config(*tiny_pair, num_ctx=10**12))
-    monkeypatch.setattr("dyspec_edge.load.models.available_memory", lambda: (512 << 20) + (3 << 20))
+    monkeypatch.setattr(
+        "dyspec_edge.load.models.available_memory", lambda _: (512 << 20) + (3 << 20)
+    )
     with pytest.raises(DeviceError) as caught:
         Engine.load(tiny_config(*tiny_pair, num_ctx=100_000))
     fitting = int(str(caught.value).split("-c ")[1].split()[0])

@@ -153,14 +153,29 @@ def test_smaller_cache_types_leave_room_for_more(decide: Decide) -> None:
     assert narrow == int(3000 * 2 / (34 / 32)) // 256 * 256
 
 
-def test_a_target_larger_than_memory_is_streamed_and_said(decide: Decide) -> None:
+def test_a_target_larger_than_memory_is_streamed_in_what_the_rest_leaves(decide: Decide) -> None:
     plan = decide(memory=16 * GB)
     assert plan.streamed
-    (line,) = [line for line in plan.notices if "read from disk in every pass" in line]
-    assert "big.gguf (33.0 GB)" in line
-    assert "(16.0 GB)" in line
+    assert plan.flash_attn == "on"  # scores would take memory from the weights
+    alone = decide(memory=16 * GB, with_draft=False)
+    caches = 4096 * (100_000 + 10_000)
+    assert 14 * GB - caches < plan.room < 15 * GB - caches
+    assert 1 * GB < alone.room - plan.room < 1.2 * GB
+    assert decide(memory=16 * GB, num_ctx=8192).room < plan.room - caches
     assert not decide(memory=64 * GB).streamed
     assert not decide([gpu(40)], memory=16 * GB).streamed
+
+
+def test_a_pair_is_streamed_where_target_and_draft_do_not_fit_together(decide: Decide) -> None:
+    assert not decide(memory=34 * GB, with_draft=False).streamed
+    assert decide(memory=34 * GB).streamed
+    assert decide(memory=10 * GB, num_ctx=1024).room > 0
+    assert decide(memory=1 * GB, num_ctx=512).room == 0
+
+
+def test_streaming_can_be_asked_for_without_a_gpu(decide: Decide) -> None:
+    assert decide(stream="on").streamed
+    assert not decide([gpu(40)], stream="on").streamed
 
 
 # Devices
