@@ -1,4 +1,4 @@
-"""Memory that passes of a context take beside weights and caches, as estimated from file headers."""
+"""Memory that passes take beside weights and caches, as estimated from file headers."""
 
 from __future__ import annotations
 

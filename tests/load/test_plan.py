@@ -167,8 +167,8 @@ def test_a_target_larger_than_memory_is_streamed_in_what_the_rest_leaves(decide:
 
 
 def test_a_pair_is_streamed_where_target_and_draft_do_not_fit_together(decide: Decide) -> None:
-    assert not decide(memory=34 * GB, with_draft=False).streamed
-    assert decide(memory=34 * GB).streamed
+    assert not decide(memory=34 * GB, num_ctx=512, with_draft=False).streamed
+    assert decide(memory=34 * GB, num_ctx=512).streamed
     assert decide(memory=10 * GB, num_ctx=1024).room > 0
     assert decide(memory=1 * GB, num_ctx=512).room == 0
 

@@ -145,12 +145,12 @@ def test_logits_are_those_of_weights_in_memory_in_thousands_of_passes(tiny_targe
         stream = model.weight_stream
         assert stream is not None
         with cache_over(model) as cache:
-            for i in range(1000):
+            for i in range(1200):
                 assert logits_of(cache, texts[i % 20]) == expected[i % 20]
         totals = stream.totals()
-        assert totals.num_passes >= 1900
+        assert totals.num_passes >= 2000
         assert totals.num_jumps == 0
-        assert totals.num_bytes > 1900 * (found.plan.num_streamed - 8192 * len(found.plan.order))
+        assert totals.num_bytes > 2000 * (found.plan.num_streamed - 8192 * len(found.plan.order))
         assert totals.num_row_bytes > 0
 
 
