@@ -25,6 +25,7 @@ from dyspec_edge.errors import (
 
 if TYPE_CHECKING:
     from dyspec_edge.engine import (
+        AsyncEngine,
         Chunk,
         Completion,
         Engine,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncEngine",
     "Cancelled",
     "Chunk",
     "Completion",
@@ -58,7 +60,16 @@ __all__ = [
 ]
 
 _IN_ENGINE = frozenset(
-    {"Chunk", "Completion", "Engine", "EngineConfig", "Prompt", "SamplingParams", "Stats"}
+    {
+        "AsyncEngine",
+        "Chunk",
+        "Completion",
+        "Engine",
+        "EngineConfig",
+        "Prompt",
+        "SamplingParams",
+        "Stats",
+    }
 )
 
 

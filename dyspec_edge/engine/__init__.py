@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.stats import Stats
+from dyspec_edge.engine.asynchronous import AsyncEngine
 from dyspec_edge.engine.engine import Engine
 from dyspec_edge.engine.prompt import Prompt
 from dyspec_edge.engine.reply import Chunk, Completion
@@ -17,6 +18,7 @@ from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.text.template import Message
 
 __all__ = [
+    "AsyncEngine",
     "Chunk",
     "Completion",
     "Engine",

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine.prompt import Prompt, PromptBuilder
@@ -176,7 +175,7 @@ class Engine:
             logprobs=logprobs,
             on_prefill=on_prefill,
         )
-        return self._turn.stream(reply, self._begin_turn)
+        return self._turn.stream(reply, self._begin_turn, self.cancel)
 
     def generate(
         self,
@@ -191,11 +190,7 @@ class Engine:
         on_prefill: Callable[[int, int], None] | None = None,
     ) -> Completion:
         """The whole reply at once; arguments and errors as in `stream`."""
-        text: list[str] = []
-        tokens: list[int] = []
-        likely: list[TokenLogprobs] = []
-        last: Chunk | None = None
-        for chunk in self.stream(
+        chunks = self.stream(
             prompt,
             sampling=sampling,
             max_tokens=max_tokens,
@@ -204,21 +199,8 @@ class Engine:
             json_schema=json_schema,
             logprobs=logprobs,
             on_prefill=on_prefill,
-        ):
-            text.append(chunk.text)
-            tokens.extend(chunk.tokens)
-            likely.extend(chunk.logprobs or ())
-            last = chunk
-        assert last is not None, "a stream ends with all figures, or raises"
-        assert last.finish_reason is not None
-        assert last.stats is not None
-        return Completion(
-            "".join(text),
-            tuple(tokens),
-            last.finish_reason,
-            last.stats,
-            None if logprobs is None else tuple(likely),
         )
+        return Completion.of(chunks)
 
     def cancel(self) -> None:
         """End the reply that is being generated, from any thread or a signal handler.

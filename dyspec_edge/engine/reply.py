@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.loop import Conversation, Step
@@ -48,6 +48,22 @@ class Completion:
     finish_reason: str
     stats: Stats
     logprobs: tuple[TokenLogprobs, ...] | None = None
+
+    @classmethod
+    def of(cls, chunks: Iterable[Chunk]) -> Completion:
+        """All chunks of a reply as one."""
+        found = list(chunks)
+        last = found[-1]
+        assert last.finish_reason is not None, "a stream ends with all figures, or raises"
+        assert last.stats is not None
+        likely = [chunk.logprobs for chunk in found if chunk.logprobs is not None]
+        return cls(
+            "".join(chunk.text for chunk in found),
+            tuple(token for chunk in found for token in chunk.tokens),
+            last.finish_reason,
+            last.stats,
+            tuple(one for some in likely for one in some) if likely else None,
+        )
 
 
 class Reply:
@@ -132,7 +148,8 @@ class Reply:
                     break
         except Cancelled:
             self._finish_reason = "cancelled"
-        yield self._last_chunk()
+        last = self._last_chunk()
+        yield last if num_logprobs is None else replace(last, logprobs=())
 
     @property
     def is_whole(self) -> bool:

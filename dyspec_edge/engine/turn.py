@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from inspect import GEN_RUNNING, GEN_SUSPENDED, getgeneratorstate
 from typing import Any, TypeVar
 
-from dyspec_edge.errors import DyspecError, EngineBusy
+from dyspec_edge.errors import Cancelled, DyspecError, EngineBusy
 
 Item = TypeVar("Item")
 
@@ -34,6 +34,9 @@ class Stream(Iterator[Item]):
         self._check = check
         self._lock = threading.RLock()
         self._was_cut = False
+        self._is_cancelled = False
+        self._abort: Callable[[], None] | None = None  # while it has its turn
+        self._abort_lock = threading.Lock()
 
     def __next__(self) -> Item:
         """The next item.
@@ -59,6 +62,28 @@ class Stream(Iterator[Item]):
         with self._lock:
             self._require_rest()
             self._items.close()
+
+    def cancel(self) -> None:
+        """End this stream and no other early, from any thread.
+
+        Whoever waits for an item gets the last one, or Cancelled if its turn had not come.
+        """
+        with self._abort_lock:
+            self._is_cancelled = True
+            if self._abort is not None:
+                self._abort()
+
+    def take_turn(self, abort: Callable[[], None] | None) -> None:
+        """From now on `cancel` calls `abort`; None: the turn is over."""
+        with self._abort_lock:
+            self._abort = abort
+            if self._is_cancelled and abort is not None:
+                abort()
+
+    def require_wanted(self) -> None:
+        """Raise Cancelled if it was cancelled."""
+        if self._is_cancelled:
+            raise Cancelled("stopped before the reply's turn had come")
 
     @property
     def is_open(self) -> bool:
@@ -104,11 +129,14 @@ class Turn:
         stream = self._stream()
         return not self._is_taken or stream is None or stream.reader == threading.get_ident()
 
-    def stream(self, items: Generator[Item], begin: Callable[[], None]) -> Stream[Item]:
+    def stream(
+        self, items: Generator[Item], begin: Callable[[], None], abort: Callable[[], None]
+    ) -> Stream[Item]:
         """`items`, after the streams before it have ended.
 
         Args:
             begin: called before the first item, when the turn has come.
+            abort: asks `items` to end early, from any thread.
 
         Raises:
             EngineBusy: from the first item: the stream before was left half-read by this thread.
@@ -116,7 +144,7 @@ class Turn:
         """
         # The stream learns its own address, weakly: one that was left half-read must be found.
         this: list[weakref.ref[Stream[Item]]] = []
-        stream = Stream(self._in_turn(items, begin, this), self.require_process)
+        stream = Stream(self._in_turn(items, begin, abort, this), self.require_process)
         this.append(weakref.ref(stream))
         return stream
 
@@ -156,14 +184,17 @@ class Turn:
         self,
         items: Generator[Item],
         begin: Callable[[], None],
+        abort: Callable[[], None],
         this: list[weakref.ref[Stream[Item]]],
     ) -> Generator[Item]:
-        self._wait()
+        self._wait(this[0])
         try:
             begin()
             self._current, self._is_taken = this[0], True
+            self._tell(this[0], abort)
             yield from items
         finally:
+            self._tell(this[0], None)
             items.close()
             self._is_taken = False
             self._lock.release()
@@ -171,8 +202,17 @@ class Turn:
             if action is not None:
                 action()
 
-    def _wait(self) -> None:
+    @staticmethod
+    def _tell(this: weakref.ref[Stream[Item]], abort: Callable[[], None] | None) -> None:
+        stream = this()
+        if stream is not None:  # one that was dropped ends without it
+            stream.take_turn(abort)
+
+    def _wait(self, this: weakref.ref[Stream[Item]]) -> None:
         while not self._lock.acquire(timeout=TICK):
+            own = this()
+            if own is not None:
+                own.require_wanted()
             stream = self._stream()
             if stream is not None and stream.is_open and stream.reader == threading.get_ident():
                 raise EngineBusy(
