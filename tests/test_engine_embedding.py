@@ -134,7 +134,8 @@ def test_content_in_parts_and_beside_tool_calls(engine: Engine) -> None:
     parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "tree"}]
     whole = engine.prepare([{"role": "user", "content": "the tree"}])
     assert engine.prepare([{"role": "user", "content": parts}]) == whole
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    calls = [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]
+    call = {"role": "assistant", "content": None, "tool_calls": calls}
     user = {"role": "user", "content": "a"}
     assert engine.prepare([user, call, user]).tokens
 
