@@ -66,6 +66,7 @@ class LiveCurve:
         self._own = {1: 0.0}
         self._taken: dict[int, float] = {}  # as their own, by sizes, since one row was as believed
         self._num_since = PATIENCE
+        self._one_is_too_dear = False  # a larger pass took less than one row is believed to take
         self._group = [_nearest(TARGET_SIZES, max(1, n)) for n in self._size]
         self._groups = np.array(self._group)
         self._weights = [0.0] * len(TARGET_SIZES)
@@ -93,8 +94,11 @@ class LiveCurve:
     @property
     def asks_for_one_row(self) -> bool:
         """Whether it takes a pass of one row to know what passes cost."""
-        drifts = abs(self._common - self._confirmed) > DRIFT
-        return drifts and self._num_since >= PATIENCE
+        return self._is_unclear and self._num_since >= PATIENCE
+
+    @property
+    def _is_unclear(self) -> bool:
+        return self._one_is_too_dear or abs(self._common - self._confirmed) > DRIFT
 
     def at(self, num_rows: int) -> float:
         """Seconds of a pass over `num_rows` rows."""
@@ -133,6 +137,7 @@ class LiveCurve:
         if num_rows == 1:
             self._see_one_row(ratio)
         else:
+            self._one_is_too_dear |= seconds * (1.0 + DRIFT) < self.at(1)
             self._see(num_rows, ratio)
         self._is_stale = True
 
@@ -151,7 +156,7 @@ class LiveCurve:
 
     def _see_one_row(self, ratio: float) -> None:
         believed = self._common
-        asked = abs(believed - self._confirmed) > DRIFT
+        asked = self._is_unclear
         self._ones.extend([ratio] * (WINDOW if asked else 1))
         self._common = self._confirmed = _median(self._ones)
         change = self._common - believed
@@ -162,7 +167,7 @@ class LiveCurve:
         if abs(ratio - self._common) < DRIFT:
             self._taken.clear()
         self._others.clear()
-        self._num_since = 0
+        self._num_since, self._one_is_too_dear = 0, False
         self._wane(0)
 
     def _see(self, num_rows: int, ratio: float) -> None:

@@ -33,11 +33,13 @@ class Watched(World):
     marks: list[tuple[int, float]] = field(default_factory=lambda: [(1, 0.0)])
 
 
-def written(believed: CostCurve, truth: CostCurve = SLOW, seed: int = 1) -> Watched:
+def written(
+    believed: CostCurve, truth: CostCurve = SLOW, seed: int = 1, draft: CostCurve = DRAFT
+) -> Watched:
     """A text written by a policy that believes something, on a clock that knows the truth."""
     world = Watched(fresh_text(NUM_TOKENS, seed=seed), (truth, DRAFT), lambda _: (0.75, 0.1))
     policy = PricedPolicy(ENDS)
-    policy.set_prices(LivePrices(Prices(believed, DRAFT)))
+    policy.set_prices(LivePrices(Prices(believed, draft)))
     tree = TokenTree(policy.tree_capacity, 64)
     if policy.begin(world.text[:1], world):
         world.read()
@@ -83,6 +85,40 @@ def test_wrong_prices_cost_little_and_not_for_long(believed: CostCurve) -> None:
     assert np.mean([rate(w, 0) for w in known]) * 0.6 > 1.3, "drafting pays there"
     late = [np.mean([rate(w, LEARNED) for w in worlds]) for worlds in (found, known)]
     assert late[0] >= 0.95 * late[1]
+
+
+@pytest.mark.parametrize("sure", [(), (1, 4, 6)])
+def test_a_first_load_that_had_to_fetch_the_weights(sure: tuple[int, ...]) -> None:
+    """All sizes are eight times too dear, one row among them."""
+    believed = CostCurve((1, 4, 6), (4.8, 8.0, 10.5), sure=frozenset(sure))
+    world = written(believed)
+    known = written(KNOWN)
+    assert rate(world, LEARNED) >= 0.95 * rate(known, LEARNED)
+    assert 1 in world.sizes[:3]
+
+
+@pytest.mark.parametrize("factor", [20.0, 3.0, 1 / 3])
+def test_a_draft_whose_price_is_wrong_is_used_in_the_same_reply(factor: float) -> None:
+    known = [written(KNOWN, seed=seed) for seed in (1, 2, 3)]
+    wrong = replace(DRAFT.scaled(factor), disturbed=True)
+    found = [written(KNOWN, seed=seed, draft=wrong) for seed in (1, 2, 3)]
+    late = [np.mean([rate(w, LEARNED) for w in worlds]) for worlds in (found, known)]
+    assert late[0] >= 0.95 * late[1]
+
+
+def test_a_draft_that_cannot_pay_is_looked_at_for_a_percent() -> None:
+    """It costs half a token, and is believed to cost a bit more than where it would pay."""
+    truth = CostCurve((1, 64), (0.1, 1.2))
+    world = World(fresh_text(600), (truth, CostCurve((1, 16), (0.09, 0.9))))
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(LivePrices(Prices(truth, world.prices[1])))
+    assert policy.uses_draft, "the target's prices are not sure"
+    tree = TokenTree(policy.tree_capacity, 64)
+    policy.begin(world.text[:1], world)
+    while world.at < len(world.text) - 1:
+        world.step(policy, tree)
+    assert 3 < world.num_looks < 30
+    assert world.now <= 0.1 * 600 * 1.01 + 0.1
 
 
 def test_looks_at_prices_that_turn_out_dear_cost_a_percent() -> None:

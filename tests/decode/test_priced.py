@@ -70,6 +70,7 @@ class World(Drafter):
     read_seconds: float = 0.0
     recorded: list[tuple[int, float]] = field(default_factory=list)
     ranking: None = None
+    num_looks: int = 0
 
     @property
     def num_behind(self) -> int:
@@ -83,6 +84,12 @@ class World(Drafter):
         self.now += seconds
         self.read_seconds += seconds
         self.unread = 0
+
+    def time_pass(self, num_rows: int) -> float:
+        seconds = self.slowness * self.prices[1].at(num_rows)
+        self.now += seconds
+        self.num_looks += 1
+        return seconds
 
     def propose(self, tree: TokenTree, nodes: Ids) -> None:
         behind = self.num_behind if nodes[0] == 0 else 0

@@ -113,6 +113,10 @@ class Drafter(ABC):
         """Rows and seconds of this step's passes so far."""
         return ()
 
+    def time_pass(self, num_rows: int) -> float:
+        """Seconds of a pass over `num_rows` rows that leaves nothing; 0 where there are none."""
+        return 0.0
+
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was read of the accepted path, drop the rest of the tree.
 

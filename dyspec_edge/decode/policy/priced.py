@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import TARGET_SIZES, Seconds, chain_rate
+from dyspec_edge.decode.cost import chain_rate
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.policy.account import Account
@@ -80,8 +80,7 @@ class PricedPolicy(Policy):
         self._planner: tuple[TokenTree, native.Planner] | None = None
         self._drafter: Drafter | None = None
         self._has_read = False
-        self._trials, self._reading = Trials(), Reading()
-        self._planned: Seconds = np.zeros(ROWS + 1)
+        self._trials, self._reading, self._planned = Trials(), Reading(), np.zeros(ROWS + 1)
 
     @property
     def tree_capacity(self) -> int:
@@ -130,6 +129,9 @@ class PricedPolicy(Policy):
         rule = drafter.ranking
         self.copies.add_to(tree, max_depth, rule.grammar if rule else None)
         may_draft = self._may_draft()
+        if self._drafter is not None and self.draft is not None:
+            looked = self._trials.see_draft(self._drafter, self.draft, self.target, self.max_nodes)
+            self.account.settle(0.0, looked)
         stake = min(self._trials.left(token), self.left - token)
         # One doubtful price shall not cost all that the account has: small sizes come first.
         self._planned = self.target.hoped(stake, max(2 * token, self.left / 2))
@@ -163,6 +165,7 @@ class PricedPolicy(Policy):
         assert self.draft is not None
         for num_rows, seconds in self._drafter.passes():
             self.draft.observe(num_rows, seconds)
+            self._trials.asked()
         return nodes
 
     def learn(
@@ -250,14 +253,11 @@ class PricedPolicy(Policy):
 
     def _look(self, tree: TokenTree, max_depth: int) -> Nodes:
         """Fill rows up to see a price on which the draft's use depends; else the root alone."""
-        doubtful = (n for n in TARGET_SIZES[1:] if not self.target.is_sure(n))
-        size = next(doubtful, ROWS)
-        if self._drafter is None or self.draft is None or size > max_depth:
+        if self._drafter is None or self.draft is None:
             return ROOT
-        draft, plain = self.draft.at(1), self.target.at(1)
-        hoped = chain_rate(self._planned, draft, self.acceptance, self.max_nodes)
-        known = chain_rate(self.target.feared, draft, self.acceptance, self.max_nodes)
-        if hoped < HEADROOM * known or not self._planned[size] < self.target.at(size):
+        plain, one, a = self.target.at(1), self.draft.at(1), self.acceptance
+        size = self._trials.size_to_see(self.target, self._planned, one, a, self.max_nodes)
+        if not 1 < size <= max_depth:
             return ROOT
         node = 0
         for _ in range(size - 1):
@@ -283,8 +283,8 @@ class PricedPolicy(Policy):
         if self._drafter.num_behind == 0:
             return True
         token, one, target = self.target.at(1), self.draft.at(1), self.target.feared
-        if self.left < 2 * token:
-            return False  # nothing would be left to use it
+        if self.left < 2 * token:  # nothing would be left to use it
+            return False
 
         def saved(acceptance: float) -> float:
             return token - 1.0 / chain_rate(target, one, min(A_MAX, acceptance), self.max_nodes)
