@@ -20,7 +20,7 @@ from dyspec_edge.errors import Cancelled, DyspecError, OptionError
 from dyspec_edge.load.loading import Loaded, load
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS
+from tests.decoding import CHEAP_ROWS, SteadyCurve
 from tests.engines import tiny_config
 
 POLICIES = [
@@ -54,6 +54,7 @@ def _cheap_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", measure)
     monkeypatch.setattr("dyspec_edge.load.contexts.measure_curve", measure)
+    monkeypatch.setattr("dyspec_edge.decode.prices.LiveCurve", SteadyCurve)
 
 
 @contextmanager
