@@ -22,8 +22,20 @@ BELOW = {
     "load": {"errors", "native", "llama", "decode", "files"},
     "engine": {"errors", "llama", "decode", "files", "text", "load"},
     "bench": {"errors", "native", "llama", "decode", "files", "text", "load", "engine"},
+    "drafts": {"errors", "llama", "decode", "files", "text", "load", "engine", "bench"},
     "server": {"errors", "llama", "decode", "files", "text", "load", "engine"},
-    "cli": {"errors", "llama", "decode", "files", "text", "load", "engine", "bench", "server"},
+    "cli": {
+        "errors",
+        "llama",
+        "decode",
+        "files",
+        "text",
+        "load",
+        "engine",
+        "bench",
+        "server",
+        "drafts",
+    },
 }
 """What each room may import, itself apart."""
 

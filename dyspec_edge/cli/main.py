@@ -18,6 +18,7 @@ import dyspec_edge
 from dyspec_edge.cli import background
 from dyspec_edge.cli.commands.bench import bench
 from dyspec_edge.cli.commands.doctor import doctor
+from dyspec_edge.cli.commands.draft import draft
 from dyspec_edge.cli.commands.generation import chat, complete
 from dyspec_edge.cli.commands.measuring import calibrate, check
 from dyspec_edge.cli.commands.model_files import inspect, models, pull
@@ -88,7 +89,19 @@ def cli() -> None:
     """
 
 
-for command in (bench, chat, complete, serve, check, calibrate, inspect, models, pull, doctor):
+for command in (
+    bench,
+    chat,
+    complete,
+    serve,
+    check,
+    calibrate,
+    draft,
+    inspect,
+    models,
+    pull,
+    doctor,
+):
     cli.add_command(command)
 
 

@@ -51,7 +51,8 @@ def _describe_file(report: FileReport) -> str:
         window = f", sliding window {report.sliding_window:,}" if report.sliding_window else ""
         lines.append(("context", f"{report.num_ctx_train:,} tokens{window}"))
     if report.num_vocab:
-        lines.append(("vocabulary", f"{report.num_vocab:,} tokens, {_tokenizer(report)}"))
+        cut = f" of {report.trimmed.size:,}" if report.trimmed is not None else ""
+        lines.append(("vocabulary", f"{report.num_vocab:,}{cut} tokens, {_tokenizer(report)}"))
         lines.append(("special ids", _special_ids(report)))
         lines.append(("chat template", "yes" if report.chat_template else "none in the file"))
     if report.obstacle:

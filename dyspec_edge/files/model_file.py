@@ -21,6 +21,7 @@ from dyspec_edge.files.architecture import Kind, State, kind_of, obstacle_of, st
 from dyspec_edge.files.flaws import parameter_flaw_of, vocabulary_flaw_of
 from dyspec_edge.files.gguf_header import GgufHeader, TensorInfo, read_header
 from dyspec_edge.files.recurrence import num_state_bytes
+from dyspec_edge.files.trimmed import TrimmedVocabulary, map_flaw_of, trimmed_vocabulary
 
 _SHARD_NAME = re.compile(r"(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf\Z")
 
@@ -47,6 +48,7 @@ class FileReport:
         add_bos: None where the file leaves it to the kind of tokenizer.
         obstacle: why it cannot generate text here, as the end of "FILE: ..."; None if it can.
         tokens, token_types: the vocabulary, by token id; texts as stored, in UTF-8.
+        trimmed: which part of a vocabulary that is; None if it is whole.
     """
 
     path: Path
@@ -77,6 +79,7 @@ class FileReport:
     chat_template: str | None = field(repr=False)
     tokens: Sequence[bytes] = field(repr=False)
     token_types: Sequence[int] = field(repr=False)
+    trimmed: TrimmedVocabulary | None = field(repr=False)
 
     def token_text(self, token: int) -> str:
         """The text of a token as the file has it."""
@@ -95,9 +98,14 @@ class FileReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: all but the vocabulary; of the template only whether it is there."""
-        skipped = ("tokens", "token_types", "chat_template")
+        skipped = ("tokens", "token_types", "chat_template", "trimmed")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
-        return {**values, "path": str(self.path), "has_chat_template": bool(self.chat_template)}
+        return {
+            **values,
+            "path": str(self.path),
+            "has_chat_template": bool(self.chat_template),
+            "trimmed_from": self.trimmed.size if self.trimmed is not None else None,
+        }
 
 
 def inspect_file(path: Path, *, any_kind: bool = False) -> FileReport:
@@ -198,6 +206,7 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
     tokenizer = header.text("tokenizer.ggml.model") or "none"
     if obstacle is None:
         obstacle = vocabulary_flaw_of(tokens, tokenizer) or parameter_flaw_of(header, architecture)
+        obstacle = obstacle or map_flaw_of(header)
     return FileReport(
         path=header.path,
         file_size=sum(shard.file_size for shard in shards),
@@ -227,6 +236,7 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
         chat_template=header.text("tokenizer.chat_template"),
         tokens=tokens,
         token_types=types,
+        trimmed=trimmed_vocabulary(header),
     )
 
 

@@ -5,6 +5,9 @@ text in the other file are tolerated while they are few; they are never drafted.
 
     target  0 ........ differing ids ........ draft_limit | padding
     draft   0 ........ (excluded_ids) ....... |
+
+A draft with a trimmed vocabulary (trimmed.py) has ids of its own: its tokens are compared with
+those that they are in the target.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dyspec_edge.errors import VocabularyError
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.errors import ModelFileError, VocabularyError
 from dyspec_edge.files.model_file import FileReport
+from dyspec_edge.files.trimmed import TrimmedVocabulary
 
 # Tokens (padding apart) by which one vocabulary may be longer than the other: as in llama.cpp.
 _MAX_EXTRA = 128
@@ -48,6 +55,8 @@ class PairReport:
         draft_limit: ids from this one on are never drafted.
         excluded_ids: ids below `draft_limit` that are never drafted.
         substitute_id: what the draft reads in place of a token that it lacks.
+        target_ids: int32[draft's vocabulary], the target's id by the draft's, -1 where it must not
+            be drafted; None where both have the same ids.
         notes: what differs without harm, one line each; none where there is a reason.
     """
 
@@ -61,6 +70,7 @@ class PairReport:
     substitute_id: int
     notes: tuple[str, ...]
     differing: tuple[TokenDifference, ...] = field(repr=False)
+    target_ids: npt.NDArray[np.int32] | None = field(default=None, repr=False, compare=False)
 
     @property
     def compatible(self) -> bool:
@@ -77,6 +87,8 @@ class PairReport:
         if self.reason:
             return self.reason
         parts = []
+        if self.target_ids is not None:
+            parts.append(f"the draft's vocabulary is trimmed to {len(self.target_ids):,} tokens")
         if self.differing:
             first = self.differing[0]
             parts.append(
@@ -112,12 +124,18 @@ class PairReport:
 
 def compare(target: FileReport, draft: FileReport) -> PairReport:
     """How the draft's vocabulary fits the target's, token by token."""
+    ids = draft.trimmed.ids if draft.trimmed is not None else None
     limit = min(target.num_vocab, draft.num_vocab)
+    if ids is not None:
+        limit = int(np.searchsorted(ids, target.num_vocab))
     differing = tuple(
-        TokenDifference(token, target.token_text(token), draft.token_text(token))
-        for token, (one, other) in enumerate(zip(target.tokens, draft.tokens, strict=False))
-        if one != other
+        TokenDifference(token, target.token_text(token), draft.token_text(own))
+        for own, token in enumerate(range(limit) if ids is None else ids[:limit].tolist())
+        if target.tokens[token] != draft.tokens[own]
     )
+    if ids is not None:
+        never = np.isin(ids, [difference.token for difference in differing])
+        ids = np.where(never | (ids >= target.num_vocab), -1, ids).astype(np.int32)
     reason = _reason(target, draft, differing)
     return PairReport(
         target_path=target.path,
@@ -130,6 +148,7 @@ def compare(target: FileReport, draft: FileReport) -> PairReport:
         substitute_id=draft.eos_id if draft.eos_id is not None else 0,
         notes=() if reason else tuple(_notes(target, draft)),
         differing=differing,
+        target_ids=ids,
     )
 
 
@@ -145,18 +164,43 @@ def require_pair(target: FileReport, draft: FileReport) -> PairReport:
     return report
 
 
+def require_target(report: FileReport) -> None:
+    """Refuse what can only draft.
+
+    Raises:
+        ModelFileError: its vocabulary is trimmed.
+    """
+    if report.trimmed is not None:
+        raise ModelFileError(f"{report.path}: {_cannot_be_target(report.trimmed)}")
+
+
+def _cannot_be_target(trimmed: TrimmedVocabulary) -> str:
+    return (
+        f"is a draft with {len(trimmed.ids):,} of its {trimmed.size:,} tokens and cannot be a "
+        "target; name it with -md"
+    )
+
+
 def _reason(
     target: FileReport, draft: FileReport, differing: Sequence[TokenDifference]
 ) -> str | None:
     for role, report in (("target", target), ("draft", draft)):
         if report.obstacle:
             return f"the {role} {report.obstacle}"
+    if target.trimmed is not None:
+        return f"the target {_cannot_be_target(target.trimmed)}"
     sizes = f"{target.num_vocab} and {draft.num_vocab} tokens"
-    limit = min(target.num_vocab, draft.num_vocab)
+    limit = min(target.num_vocab, draft.trimmed.size if draft.trimmed else draft.num_vocab)
     tolerated = max(min(_MAX_RENAMED, int(limit * _SMALL_SHARE)), int(limit * _RENAMED_SHARE))
     other_kind = target.tokenizer != draft.tokenizer
     if differing and (other_kind or len(differing) > tolerated):
         first = differing[0]
+        if draft.trimmed is not None:
+            return (
+                f"draft vocabulary is trimmed from another one than the target's: token "
+                f"{first.token} is {first.target_text!r} to the target and {first.draft_text!r} to "
+                "the draft; trim a draft of the target's family"
+            )
         return (
             f"draft vocabulary differs from the target's at token {first.token}: "
             f"{first.target_text!r} against {first.draft_text!r} ({sizes}); "
@@ -167,6 +211,8 @@ def _reason(
             f"draft vocabulary is of another kind: {target.tokenizer!r} against "
             f"{draft.tokenizer!r} ({sizes}); use a draft of the same family"
         )
+    if draft.trimmed is not None:
+        return None
     longer, owner = (target, "target") if target.num_vocab > limit else (draft, "draft")
     extra = [i for i in range(limit, longer.num_vocab) if not longer.is_padding(i)]
     if len(extra) > _MAX_EXTRA:
@@ -179,10 +225,13 @@ def _reason(
 
 
 def _notes(target: FileReport, draft: FileReport) -> Iterator[str]:
+    def of_draft(token: int | None) -> int | None:
+        return token if token is None or not draft.trimmed else int(draft.trimmed.ids[token])
+
     for name, one, other in (
-        ("beginning-of-text ids", target.bos_id, draft.bos_id),
-        ("end-of-text ids", target.eos_id, draft.eos_id),
-        ("end-of-turn ids", target.eot_id, draft.eot_id),
+        ("beginning-of-text ids", target.bos_id, of_draft(draft.bos_id)),
+        ("end-of-text ids", target.eos_id, of_draft(draft.eos_id)),
+        ("end-of-turn ids", target.eot_id, of_draft(draft.eot_id)),
         ("add_bos flags", target.add_bos, draft.add_bos),
         ("pre-tokenizers", target.pre_tokenizer, draft.pre_tokenizer),
     ):

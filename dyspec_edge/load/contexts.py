@@ -15,6 +15,7 @@ from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft import backend
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.draft.translation import TranslatedDrafter
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.measuring import measure_curve
 from dyspec_edge.decode.policy import Policy
@@ -23,6 +24,7 @@ from dyspec_edge.decode.verify import MatchVerifier
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.load.calibration import Calibrator
 from dyspec_edge.load.models import Models, Progress, closing_on_error
+from dyspec_edge.load.spelling import translation
 
 CELL_STEP = 256
 """llama.cpp rounds a context up to this many cells."""
@@ -62,6 +64,9 @@ class Contexts:
         self._free = list(range(models.config.num_conversations))
         self._open: dict[int, Conversation] = {}
         self._draft: llama.Context | None = None
+        self._translation = None
+        if models.draft is not None and models.pair is not None:
+            self._translation = translation(models.target, models.draft, models.pair)
         with closing_on_error() as opened:
             self._target = self._target_context()
             opened.callback(self._target.close)
@@ -94,7 +99,7 @@ class Contexts:
             on_close()
 
         target = self._cache(self._target, block)
-        drafter = self._drafter(block) if policy.uses_draft else None
+        drafter = self._translated(self._drafter(block)) if policy.uses_draft else None
         if drafter is not None:
             drafter.longest_read = policy.longest_read
         if policy.needs_prices and policy.prices is not None:
@@ -205,17 +210,23 @@ class Contexts:
         return Cache(context, self._capacity, first_id=first_id, num_ids=self._num_ids)
 
     def _drafter(self, block: int) -> ModelDrafter | None:
-        models = self._models
-        if self._draft is None or models.pair is None:
+        models, has_own_ids = self._models, self._translation is not None
+        if self._draft is None or models.draft is None or models.pair is None:
             return None
         return ModelDrafter(
             self._cache(self._draft, block),
             num_ctx=models.plan.num_ctx_draft,
-            vocab_limit=models.pair.draft_limit,
-            excluded=models.pair.excluded_ids,
+            vocab_limit=models.draft.num_vocab if has_own_ids else models.pair.draft_limit,
+            excluded=() if has_own_ids else models.pair.excluded_ids,
             substitute=models.pair.substitute_id,
             temperature=models.config.draft_temperature,
         )
+
+    def _translated(self, drafter: ModelDrafter | None) -> Drafter | None:
+        """A drafter of the target's ids."""
+        if drafter is None or self._translation is None:
+            return drafter
+        return TranslatedDrafter(drafter, self._translation)
 
     def _choose_backend(self) -> None:
         """Where candidates are found is the context's, once for all drafters."""

@@ -15,7 +15,7 @@ from dyspec_edge.decode.policy import DEFAULT, Policy, parse
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport, inspect_file
-from dyspec_edge.files.pair import PairReport, require_pair
+from dyspec_edge.files.pair import PairReport, require_pair, require_target
 from dyspec_edge.files.transfer import format_bytes
 from dyspec_edge.load.calibration import Calibrator, file_key
 from dyspec_edge.load.config import EngineConfig
@@ -137,6 +137,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
     llama.set_verbose(config.verbose)
     asked = parse(config.policy or DEFAULT, np.empty(0, np.int32))
     report = inspect_file(config.model)
+    require_target(report)
     plain_reason = _plain_reason(config, report, asked)
     pair: PairReport | None = None
     draft_report: FileReport | None = None

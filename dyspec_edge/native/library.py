@@ -168,6 +168,8 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_drafter_create": (address_t, [address_t, c_int32, address_t, c_int32]),
     "dyspec_drafter_free": (None, [address_t]),
     "dyspec_drafter_set_backend_sampler": (None, [address_t, address_t]),
+    "dyspec_drafter_translate": (None, [address_t, *[address_t, c_int32] * 2]),
+    "dyspec_drafter_set_root": (None, [address_t, c_int32]),
     "dyspec_drafter_start_step": (
         None,
         [address_t, POINTER(TreeStruct), *[address_t] * 3, c_int32, c_int32],

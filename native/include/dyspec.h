@@ -465,6 +465,14 @@ DYSPEC_API void dyspec_drafter_free(dyspec_drafter *drafter);
 DYSPEC_API void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
                                                    const dyspec_backend_sampler *sampler);
 
+// The draft's vocabulary is another one than the tree's.  target_ids [n_own]: the tree's id by the
+// draft's, -1: never drafted.  own_ids [n_target]: the draft's by the tree's, -1: it has none.
+DYSPEC_API void dyspec_drafter_translate(dyspec_drafter *drafter, const int32_t *target_ids,
+                                         int32_t n_own, const int32_t *own_ids, int32_t n_target);
+
+// What a draft of another vocabulary reads as the root, in its own ids, until it is told anew.
+DYSPEC_API void dyspec_drafter_set_root(dyspec_drafter *drafter, int32_t own_id);
+
 // `tree`, `ranking` and `grammar` serve until the next step; without a grammar (NULL) anything may
 // be drafted.  `unread` is committed with the first pass; first_index is that of the token below
 // the root.

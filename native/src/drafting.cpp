@@ -13,6 +13,10 @@ struct dyspec_drafter {
     int32_t vocab_limit;
     std::vector<int32_t> excluded; // ascending
     const dyspec_backend_sampler *sampler = nullptr;
+    // of a draft with another vocabulary than the tree's; -1: the other one has no such token
+    std::vector<int32_t> target_ids; // by the draft's id
+    std::vector<int32_t> own_ids;    // by the tree's
+    int32_t own_root = -1;
     // this step
     dyspec_tree *tree = nullptr;
     const dyspec_ranking *ranking = nullptr;
@@ -24,6 +28,7 @@ struct dyspec_drafter {
     double rows_seconds = 0.0; // total
     // working memory
     std::vector<int32_t> nodes;
+    std::vector<int32_t> own_tokens; // of the tree's nodes
     std::vector<float> logits;
 
     dyspec_drafter(dyspec_cache *cache, int32_t vocab_limit, const int32_t *ids, int32_t n)
@@ -33,16 +38,31 @@ struct dyspec_drafter {
 namespace dyspec {
 namespace {
 
+// The tree as the draft reads it, which has its own ids for the tokens of `nodes`.
+dyspec_tree own_tree(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
+    dyspec_tree own = *x.tree;
+    if (x.target_ids.empty()) {
+        return own;
+    }
+    x.own_tokens.resize(size_t(own.capacity), -1);
+    for (int32_t i = 0; i < n; i++) {
+        const size_t node = size_t(nodes[i]), token = size_t(own.token[node]);
+        const int32_t known = token < x.own_ids.size() ? x.own_ids[token] : -1;
+        x.own_tokens[node] = node == 0 ? x.own_root : known;
+    }
+    own.token = x.own_tokens.data();
+    return own;
+}
+
 // The nodes that the draft can read, into x.nodes; the others have no candidates.
-void find_readable(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
-    const dyspec_tree &tree = *x.tree;
+void find_readable(dyspec_drafter &x, const dyspec_tree &tree, const int32_t *nodes, int32_t n) {
     x.nodes.clear();
     for (int32_t i = 0; i < n; i++) {
         const int32_t node = nodes[i];
         const int32_t above = tree.parent[node];
         const bool below_unreadable =
             node > 0 && tree.n_cand[above] == 0 && x.cache->seq[size_t(above)] < 0;
-        if (below_unreadable || tree.token[node] >= x.cache->n_vocab) {
+        if (below_unreadable || tree.token[node] < 0 || tree.token[node] >= x.cache->n_vocab) {
             tree.n_cand[node] = 0;
         } else {
             x.nodes.push_back(node);
@@ -50,7 +70,8 @@ void find_readable(dyspec_drafter &x, const int32_t *nodes, int32_t n) {
     }
 }
 
-// The largest logits of the i-th of the nodes of the last pass, -inf for what must not be drafted.
+// The largest logits of the i-th of the nodes of the last pass, -inf for what must not be drafted;
+// the ids are the tree's.
 int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
     float lse = 0.0f;
     int32_t code;
@@ -65,6 +86,12 @@ int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
     }
     for (size_t rank = 0; rank < x.logits.size() && !x.excluded.empty(); rank++) {
         if (std::binary_search(x.excluded.begin(), x.excluded.end(), ids[rank])) {
+            x.logits[rank] = -INFINITY;
+        }
+    }
+    for (size_t rank = 0; rank < x.logits.size() && !x.target_ids.empty(); rank++) {
+        ids[rank] = ids[rank] < 0 ? -1 : x.target_ids[size_t(ids[rank])];
+        if (ids[rank] < 0) {
             x.logits[rank] = -INFINITY;
         }
     }
@@ -92,6 +119,16 @@ void dyspec_drafter_set_backend_sampler(dyspec_drafter *drafter,
     drafter->sampler = sampler;
 }
 
+void dyspec_drafter_translate(dyspec_drafter *drafter, const int32_t *target_ids, int32_t n_own,
+                              const int32_t *own_ids, int32_t n_target) {
+    drafter->target_ids.assign(target_ids, target_ids + n_own);
+    drafter->own_ids.assign(own_ids, own_ids + n_target);
+}
+
+void dyspec_drafter_set_root(dyspec_drafter *drafter, int32_t own_id) {
+    drafter->own_root = own_id;
+}
+
 void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
                                const dyspec_ranking *ranking, dyspec_grammar *grammar,
                                const int32_t *unread, int32_t n_unread, int32_t first_index) {
@@ -112,13 +149,14 @@ void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *tree,
 int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
     dyspec_drafter &x = *static_cast<dyspec_drafter *>(drafter);
     const dyspec_tree &tree = *x.tree;
-    find_readable(x, nodes, n);
+    const dyspec_tree own = own_tree(x, nodes, n);
+    find_readable(x, own, nodes, n);
     if (x.nodes.empty()) {
         return 0;
     }
     const auto started = Clock::now();
     const int32_t n_rows =
-        dyspec_cache_evaluate(x.cache, x.tree, x.nodes.data(), int32_t(x.nodes.size()),
+        dyspec_cache_evaluate(x.cache, &own, x.nodes.data(), int32_t(x.nodes.size()),
                               x.unread.data(), int32_t(x.unread.size()));
     if (n_rows < 0) {
         return n_rows;

@@ -57,7 +57,7 @@ class Drafter(ABC):
 
     @property
     def shared_cache(self) -> Cache | None:
-        """The cache that holds the target's text and tree token for token, if there is one.
+        """The cache that holds the tree node for node, if there is one.
 
         Native code may commit the accepted path there together with the target's; `commit`, which
         follows, then only takes note.

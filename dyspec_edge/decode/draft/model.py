@@ -129,6 +129,25 @@ class ModelDrafter(Drafter):
         self._take_backend_sampler()
         return is_possible
 
+    def translate(self, target_ids: npt.NDArray[np.int32], own_ids: npt.NDArray[np.int32]) -> None:
+        """Read and propose trees that hold another vocabulary's ids.
+
+        Args:
+            target_ids: int32[n], the tree's id by the draft's; -1 is never drafted.
+            own_ids: int32[m], the draft's id by the tree's; -1 has no candidates below it.
+        """
+        native.lib.dyspec_drafter_translate(
+            self._handle.address,
+            native.pointer(target_ids, np.int32, len(target_ids)),
+            len(target_ids),
+            native.pointer(own_ids, np.int32, len(own_ids)),
+            len(own_ids),
+        )
+
+    def read_root_as(self, own_id: int) -> None:
+        """What a translated tree's root is in the draft's own ids, until it is said anew."""
+        native.lib.dyspec_drafter_set_root(self._handle.address, own_id)
+
     def detach_backend_sampler(self) -> None:
         """Let candidates be found in logits that come to the host, as at first."""
         self.cache.context.detach_backend_sampler()

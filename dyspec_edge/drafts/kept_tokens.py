@@ -1,0 +1,77 @@
+"""Which tokens of a draft's vocabulary are worth their rows.
+
+Special tokens and single bytes always are.  The others stand in the order of how often a corpus
+has them; among equals in that of their ids, which for vocabularies that were merged from bytes is
+an order of frequency in itself, of the text that the tokenizer was made from.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from gguf import TokenType
+
+from dyspec_edge import llama
+from dyspec_edge.errors import OptionError
+from dyspec_edge.files.model_file import FileReport
+
+_BLOCK = 1 << 20
+"""Characters of a corpus that are tokenized at a time."""
+
+
+def choose(report: FileReport, num: int, counts: Counter[int]) -> npt.NDArray[np.int32]:
+    """The `num` most useful tokens: int32[num], ascending.
+
+    Args:
+        report: of the draft.
+        num: at least as many as are always kept, at most the vocabulary.
+        counts: how often a corpus has each token.
+
+    Raises:
+        OptionError: another number.
+    """
+    always = [t for t in range(report.num_vocab) if _is_indispensable(report, t)]
+    if not len(always) <= num <= report.num_vocab:
+        raise OptionError(
+            f"--keep {num}: {report.path.name} has {report.num_vocab:,} tokens, of which "
+            f"{len(always):,} are always kept"
+        )
+    rest = np.setdiff1d(np.arange(report.num_vocab, dtype=np.int32), always)
+    worth = np.array([counts[int(t)] for t in rest])
+    padding = np.array([report.is_padding(int(t)) for t in rest], bool)
+    order = np.lexsort((rest, -worth, padding))
+    kept = np.concatenate([np.array(always, np.int32), rest[order[: num - len(always)]]])
+    return np.sort(kept).astype(np.int32)
+
+
+def count_tokens(
+    model: llama.Model, paths: Sequence[Path], on_progress: Callable[[float], None]
+) -> Counter[int]:
+    """How often text files, read as UTF-8, have each token of the model.
+
+    Raises:
+        OptionError: a file that cannot be read.
+    """
+    counts: Counter[int] = Counter()
+    for number, path in enumerate(paths):
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise OptionError(f"--corpus {path}: {error.strerror or error}") from error
+        for start in range(0, len(text), _BLOCK):
+            block = text[start : start + _BLOCK]
+            counts.update(model.tokenize(block, add_special=False, parse_special=False))
+            on_progress((number + start / len(text)) / len(paths))
+    return counts
+
+
+def _is_indispensable(report: FileReport, token: int) -> bool:
+    if report.token_types[token] not in (TokenType.NORMAL, TokenType.UNUSED):
+        return True
+    # In a byte-level vocabulary every byte is one character, and any text can be spelled.
+    is_byte = report.tokenizer == "gpt2" and len(report.token_text(token)) == 1
+    return is_byte or token in (report.bos_id, report.eos_id, report.eot_id)
