@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 15
+ABI_VERSION = 16
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
