@@ -164,6 +164,9 @@ def make_stats(seed: int = 1, prompt: int = 10, generated: int = 4, num_ctx: int
         context_used=prompt + generated,
         num_ctx=num_ctx,
         plain_seconds_per_token=0.1,
+        streamed_bytes=600_000_000,
+        stream_read_seconds=0.5,
+        stream_wait_seconds=0.1,
     )
 
 

@@ -25,6 +25,8 @@ def summary(stats: Stats) -> str:
     if stats.steps:  # else the prompt was read, and no more
         parts.append(f"first token {stats.time_to_first_token:.2f} s")
         parts.append(time_split(stats))
+    if stats.streamed_bytes and stats.generated_tokens:
+        parts.append(streamed(stats))
     read = f"prompt {stats.prompt_tokens - stats.cached_tokens} new"
     parts.append(read + (f" + {stats.cached_tokens} cached" if stats.cached_tokens else ""))
     parts.append(f"context {stats.context_used}/{stats.num_ctx}")
@@ -41,6 +43,17 @@ def time_split(stats: Stats) -> str:
     shares = [("target", stats.target_seconds), ("draft", stats.draft_seconds), ("other", other)]
     return " ".join(
         f"{name} {part / total:.0%}" for name, part in shares if name != "draft" or part
+    )
+
+
+def streamed(stats: Stats) -> str:
+    """What was read of the weights, and how much of that was hidden behind computing."""
+    per_token = stats.streamed_bytes / max(1, stats.generated_tokens)
+    seconds = max(stats.stream_read_seconds, 1e-9)
+    hidden = max(0.0, 1 - stats.stream_wait_seconds / seconds)
+    return (
+        f"{per_token / 1e6:.0f} MB/token read at {stats.streamed_bytes / seconds / 1e6:.0f} MB/s, "
+        f"{hidden:.0%} hidden"
     )
 
 
@@ -70,6 +83,7 @@ def table(stats: Stats) -> Table:
             "draft",
             f"{stats.draft_seconds:.3f} s, {stats.draft_rows} rows in {stats.draft_passes} passes",
         ),
+        *([("weights", streamed(stats))] if stats.streamed_bytes else []),
         ("logit rows", f"{stats.rows_seconds:.3f} s"),
         ("sampling", f"{stats.sampling_seconds:.3f} s"),
         ("all the rest", f"{stats.overhead_seconds:.3f} s"),

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.errors import Cancelled, DyspecError
 from dyspec_edge.llama import UBATCH, Context
-from dyspec_edge.native import Handle, Int32s, lib, pointer
+from dyspec_edge.native import Handle, Int32s, StreamTotals, lib, pointer
 from dyspec_edge.native.library import DECODE_FAILED, OUT_OF_SEQUENCES
 
 NOTHING = np.zeros(0, np.int32)
@@ -220,6 +220,12 @@ class Cache:
     def num_rows(self) -> int:
         """Their rows, padding included."""
         return int(lib.dyspec_cache_n_rows(self.handle.address))
+
+    @property
+    def stream_totals(self) -> StreamTotals:
+        """What has been read of the model's weights for passes, by this cache or another one."""
+        stream = self.context.model.weight_stream
+        return StreamTotals() if stream is None else stream.totals()
 
     def pad_to(self, sizes: Sequence[int]) -> None:
         """From now on the rows of a pass are filled up to the next of `sizes`; empty: never."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import Sampler
+from dyspec_edge.native import StreamTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,10 @@ class Stats:
         plain_steps, chain_steps, tree_steps: steps by what the target checked: the root alone, one
             path, or branches.
         tree_size_histogram: entry i counts the steps in which i drafted nodes were checked.
+        streamed_bytes: of weights, read for passes of the target, the prompt's apart; 0 where they
+            are in memory or left to the system.
+        stream_read_seconds, stream_wait_seconds: in which they were being read, and in which a
+            pass had to wait for them; all the other reading was hidden behind computing.
         learned: what the policy has learned so far, by name; empty if it does not learn.
     """
 
@@ -70,6 +75,9 @@ class Stats:
     chain_steps: int = 0
     tree_steps: int = 0
     tree_size_histogram: tuple[int, ...] = ()
+    streamed_bytes: int = 0
+    stream_read_seconds: float = 0.0
+    stream_wait_seconds: float = 0.0
     learned: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -89,6 +97,7 @@ class Counters:
     draft_passes: int
     draft_rows: int
     plain_seconds: float | None
+    stream: StreamTotals
 
     @classmethod
     def read(cls, conversation: Conversation) -> Counters:
@@ -105,6 +114,7 @@ class Counters:
             draft.num_passes,
             draft.num_rows,
             plain,
+            target.stream_totals,
         )
 
 
@@ -178,6 +188,9 @@ def summarise(
         chain_steps=chains,
         tree_steps=len(steps) - sizes[0] - chains,
         tree_size_histogram=_histogram(sizes),
+        streamed_bytes=now.stream.num_bytes - before.stream.num_bytes,
+        stream_read_seconds=now.stream.read_seconds - before.stream.read_seconds,
+        stream_wait_seconds=now.stream.wait_seconds - before.stream.wait_seconds,
         learned=dict(conversation.policy.figures()),
     )
 

@@ -61,12 +61,12 @@ class StreamTotals:
         num_jumps: passes that began after one that was left before its end.
     """
 
-    num_bytes: int
-    num_row_bytes: int
-    read_seconds: float
-    wait_seconds: float
-    num_passes: int
-    num_jumps: int
+    num_bytes: int = 0
+    num_row_bytes: int = 0
+    read_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    num_passes: int = 0
+    num_jumps: int = 0
 
 
 class WeightStream:

@@ -351,6 +351,10 @@ void dyspec_weight_stream::release() {
     changed.notify_all();
 }
 
+double dyspec_weight_stream::seconds_of_reading() const {
+    return read_seconds + (n_reading > 0 ? dyspec::seconds_since(busy_since) : 0.0);
+}
+
 void dyspec_weight_stream::run(int32_t thread) {
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
@@ -438,7 +442,7 @@ void dyspec_weight_stream_totals(dyspec_weight_stream *stream, double *totals) {
     const std::lock_guard<std::mutex> lock(stream->mutex);
     totals[0] = double(stream->n_bytes);
     totals[1] = double(stream->n_row_bytes);
-    totals[2] = stream->read_seconds;
+    totals[2] = stream->seconds_of_reading();
     totals[3] = stream->wait_seconds;
     totals[4] = double(stream->n_passes);
     totals[5] = double(stream->n_jumps);

@@ -49,6 +49,7 @@ struct dyspec_weight_stream {
     // The weight's bytes are there when this returns true; false: interrupted or failed.
     bool acquire(int32_t weight, const int32_t *flag);
     void release(); // what was acquired last
+    double seconds_of_reading() const;
     bool load_rows(Weight &weight, const int32_t *ids, int64_t n);
 
     const dyspec_graph_functions functions;

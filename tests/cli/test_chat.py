@@ -106,7 +106,7 @@ def test_commands(talk: Talk, engines: list[FakeEngine]) -> None:
 
 def test_stats_and_help(talk: Talk) -> None:
     result = talk("say a", "/stats", "/help")
-    for name in ("speedup 1.50x", "acceptance rate", "1: 1, 2: 1", "10.00 tok/s"):
+    for name in ("speedup 1.50x", "acceptance rate", "1: 1, 2: 1", "10.00 tok/s", "80% hidden"):
         assert name in result.stdout
     for name in COMMANDS:
         assert f"\n/{name} " in result.stdout

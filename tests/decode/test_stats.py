@@ -13,6 +13,7 @@ from dyspec_edge.decode.draft.interface import DraftTotals
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.stats import Counters, summarise
 from dyspec_edge.engine import Engine, SamplingParams, Stats
+from dyspec_edge.native import StreamTotals
 from tests.conftest import TinyPair
 from tests.engines import PROMPT, opened
 
@@ -149,7 +150,7 @@ def by_hand() -> Callable[..., Stats]:
     def make(steps: list[Step], **changes: Any) -> Stats:
         totals = DraftTotals(pass_seconds=2.5, rows_seconds=0.25, num_passes=13, num_rows=29)
         conversation: Any = SimpleNamespace(
-            target=SimpleNamespace(decode_seconds=5.0, num_rows=40),
+            target=SimpleNamespace(decode_seconds=5.0, num_rows=40, stream_totals=StreamTotals()),
             drafter=SimpleNamespace(totals=totals, read_seconds=0.75),
             policy=SimpleNamespace(name="dyspec:3", figures=lambda: {"a": 0.5}),
             verifier=SimpleNamespace(name="match"),
@@ -158,7 +159,7 @@ def by_hand() -> Callable[..., Stats]:
         values: dict[str, Any] = {
             "conversation": conversation,
             "sampler": sampler,
-            "before": Counters(4.0, 1.5, 0.25, 0.125, 33, 9, 17, None),
+            "before": Counters(4.0, 1.5, 0.25, 0.125, 33, 9, 17, None, StreamTotals()),
             "steps": steps,
             "num_generated": 4,
             "prompt_tokens": 12,
@@ -226,10 +227,13 @@ def test_an_account_of_plain_decoding_goes_before_what_was_measured(
     by_hand: Callable[..., Stats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(_decoder: object) -> Counters:
-        return Counters(5.0, 2.0, 0.0, 0.25, 40, 10, 20, 16.0)
+        return Counters(5.0, 2.0, 0.0, 0.25, 40, 10, 20, 16.0, StreamTotals(9000, 10, 2.5, 1.5))
 
     monkeypatch.setattr(Counters, "read", read)
     steps = [Step((5, 6, 7), 3, 2, (0, 1, 2), 3.0, is_chain=False), Step((8,), 0, 0, (0,), 1.0)]
-    stats = by_hand(steps, before=Counters(4.0, 1.5, 0.0, 0.125, 33, 9, 17, 10.0))
+    stream = StreamTotals(1000, 0, 0.5, 0.25)
+    stats = by_hand(steps, before=Counters(4.0, 1.5, 0.0, 0.125, 33, 9, 17, 10.0, stream))
+    assert stats.streamed_bytes == 8000
+    assert (stats.stream_read_seconds, stats.stream_wait_seconds) == (2.0, 1.25)
     assert stats.plain_seconds_per_token == 1.5  # 6 seconds for 4 tokens
     assert stats.speedup == stats.tokens_per_second * 1.5
