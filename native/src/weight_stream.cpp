@@ -69,6 +69,7 @@ int32_t dyspec_weight_stream::add(const dyspec_weight *added, int32_t n) {
     for (int32_t i = 0; i < n; i++) {
         const dyspec_weight &w = added[i];
         if (w.file < 0 || w.file >= int32_t(files.size()) || w.size == 0 ||
+            w.offset + w.size > uint64_t(files[w.file].size) ||
             w.address % page != w.offset % page ||
             (!weights.empty() && w.address < uint64_t(weights.back().data) + weights.back().size))
             return DYSPEC_E_ARGUMENT;

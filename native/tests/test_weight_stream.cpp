@@ -3,6 +3,7 @@
 
 #if defined(__linux__)
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -214,6 +215,24 @@ TEST(a_stream_refuses_what_cannot_be) {
     CHECK(dyspec_weight_stream_start(other.stream, places, order, 1, 9 * PAGES, 0, 1) < 0);
     const char *paths[] = {"/nowhere"};
     CHECK(!dyspec_weight_stream_create(&FUNCTIONS, 0, paths, 1, other.weights.data(), 2));
+}
+
+TEST(a_file_that_cannot_be_read_is_a_failure) {
+    // Of a directory there is a size, but nothing can be read.
+    constexpr uint64_t SIZE = 100;
+    void *base = mmap(nullptr, PAGES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const dyspec_weight weight = {uint64_t(base), SIZE, 0, 0, 0};
+    const char *paths[] = {"/"};
+    dyspec_weight_stream *stream = dyspec_weight_stream_create(&FUNCTIONS, 0, paths, 1, &weight, 1);
+    CHECK(stream != nullptr);
+    const int32_t place = DYSPEC_RESIDENT;
+    CHECK(dyspec_weight_stream_start(stream, &place, nullptr, 0, 0, 0, 1) == 0);
+    CHECK(dyspec_weight_stream_fill(stream, SIZE) == DYSPEC_E_DECODE);
+    int32_t file, number;
+    CHECK(dyspec_weight_stream_failure(stream, &file, &number) == DYSPEC_STREAM_UNREADABLE);
+    CHECK(number == EISDIR);
+    dyspec_weight_stream_free(stream);
+    munmap(base, PAGES);
 }
 
 TEST(uses_are_noted_before_a_stream_starts) {
