@@ -64,6 +64,7 @@ class LiveCurve:
         self._size = [next((s for s in curve.pass_sizes if s >= n), n) for n in range(largest + 1)]
         self._log_size = np.log(np.maximum(1, self._size))
         self._own = {1: 0.0}
+        self._num_seen = {n: round(AT_LOAD) for n in curve.sure}
         self._taken: dict[int, float] = {}  # as their own, by sizes, since one row was as believed
         self._num_since = PATIENCE
         self._one_is_too_dear = False  # a larger pass took less than one row is believed to take
@@ -172,7 +173,10 @@ class LiveCurve:
 
     def _see(self, num_rows: int, ratio: float) -> None:
         group = self._group[num_rows]
-        weight = self._weights[group]
+        # What its neighbours have taught says less of a size than its own passes.
+        num_seen = self._num_seen.get(num_rows, 0)
+        self._num_seen[num_rows] = num_seen + 1
+        weight = min(self._weights[group], SURE + num_seen)
         own = self._own[num_rows] if num_rows in self._own else self._correction(num_rows)
         surprise = ratio - self._common - own
         if weight < SURE:
@@ -188,7 +192,7 @@ class LiveCurve:
         self._taken[num_rows] = self._taken.get(num_rows, 0.0) + taken
         self._num_since += 1
         self._wane(group)
-        self._weights[group] = min(MOST, weight + 1.0)
+        self._weights[group] = min(MOST, self._weights[group] + 1.0)
 
     def _wane(self, group: int) -> None:
         self._weights = [w if g == group else WANES * w for g, w in enumerate(self._weights)]

@@ -29,6 +29,15 @@ def test_passes_as_measured_change_nothing() -> None:
     assert curve.table == pytest.approx(CURVE.table(64))
 
 
+def test_a_size_that_was_never_seen_is_not_outvoted_by_its_neighbours() -> None:
+    curve = LiveCurve(CURVE, 64)
+    feed(curve, [1, 9, 11] * 8, 1.0)
+    believed = curve.at(10)
+    feed(curve, [10] * 3, 0.6)
+    assert curve.at(10) == pytest.approx(0.6 * believed, rel=0.12)
+    assert curve.at(1) == pytest.approx(CURVE.at(1), rel=0.02)
+
+
 def test_an_outlier_changes_little() -> None:
     curve = live()
     feed(curve, [1, 4] * 5, 1.0)
