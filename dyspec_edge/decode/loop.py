@@ -129,7 +129,7 @@ class Conversation:
         """
         if sampler.grammar is not None and self.verifier.name != "match":
             raise OptionError(f"verify {self.verifier.name} keeps no grammar; use --verify match")
-        self._take_turn()
+        self.take_turn()
         self._root, self._sampler = prompt[-1], sampler
         before = prompt[:-1]
         drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
@@ -163,7 +163,7 @@ class Conversation:
             while index < max_tokens:
                 if self.is_aborted:  # on a GPU nobody looks at it inside a pass
                     raise Cancelled("stopped")
-                self._take_turn()
+                self.take_turn()
                 step = self._step(index, max_tokens - index, keep_trees, num_logprobs)
                 index += len(step.tokens)
                 self._root = step.tokens[-1]
@@ -232,8 +232,11 @@ class Conversation:
             self._is_open = False
             self._on_close()
 
-    def _take_turn(self) -> None:
-        """Let passes look at this conversation's flag: another one may have had the contexts."""
+    def take_turn(self) -> None:
+        """Let passes look at this conversation's flag: another one may have had the contexts.
+
+        `begin` and `generate` do it by themselves; `on_progress` has to, if it lets others go on.
+        """
         self.target.context.poll(self._abort_flag)
         self.drafter.poll(self._abort_flag)
 

@@ -1,6 +1,6 @@
-"""Whose turn it is: one thread makes the passes, a step of each open reply after the other.
+"""Whose turn it is: one pass after the other, a step of each open reply, or a part of its prompt.
 
-submit  ->  waiting, first come first served  ->  a slot  ->  steps in turns  ->  pieces
+submit  ->  waiting, first come first served  ->  a slot  ->  turns  ->  pieces
 
 A reply whose client has left makes no further pass, and its slot is free after the pass that is
 under way.  Where several replies will one day share a pass, this is the place.
@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from contextlib import suppress
 
 from dyspec_edge.engine import Chunk
 from dyspec_edge.errors import DyspecError
@@ -20,8 +21,9 @@ from dyspec_edge.server import errors
 from dyspec_edge.server.errors import ApiError
 from dyspec_edge.server.metrics import Metrics
 from dyspec_edge.server.request import Piece, Request
-from dyspec_edge.server.slots import Slot, Slots
+from dyspec_edge.server.slots import Slot, Slots, Taken
 from dyspec_edge.server.steps import StepWriter
+from dyspec_edge.server.stints import Pause, Stints
 
 Emit = Callable[[Piece | DyspecError], None]
 
@@ -36,6 +38,8 @@ class Job:
 
     Attributes:
         slot: where it is being answered, or None.
+        chunks: the reply.
+        reading: its prompt, until the first chunk is there.
         is_over: no more pieces will come.
     """
 
@@ -45,6 +49,7 @@ class Job:
         self.deadline = deadline
         self.slot: Slot | None = None
         self.chunks: Generator[Chunk] | None = None
+        self.reading: Stints[Chunk] | None = None
         self.writer: StepWriter | None = None
         self.began = 0.0
         self.is_over = False
@@ -179,7 +184,7 @@ class Scheduler:
             with self._changed:
                 job.slot = taken.slot
                 job.began = time.monotonic()
-                job.chunks = taken.slot.reply(job.request, taken.prompt)
+                job.reading = Stints(lambda pause: self._first(job, taken, pause))
             if job.request.wants_trees:
                 job.writer = taken.slot.step_writer()
         except Exception as error:
@@ -194,12 +199,23 @@ class Scheduler:
             self._end(job, errors.gone())
         elif now > job.deadline:
             self._end(job, self._late())
-        elif job.chunks is not None:
-            self._step(job, job.chunks)
+        else:
+            self._step(job)
 
-    def _step(self, job: Job, chunks: Generator[Chunk]) -> None:
+    def _first(self, job: Job, taken: Taken, pause: Pause) -> Chunk:
+        job.chunks = taken.slot.reply(job.request, taken.prompt, pause)
+        return next(job.chunks)
+
+    def _step(self, job: Job) -> None:
         try:
-            chunk = next(chunks)
+            if job.reading is None:
+                assert job.chunks is not None
+                chunk = next(job.chunks)
+            elif job.reading.advance():
+                assert job.reading.result is not None
+                chunk, job.reading = job.reading.result, None
+            else:
+                return
         except Exception as error:
             self._fail(job, error)
         else:
@@ -226,6 +242,12 @@ class Scheduler:
 
     def _end(self, job: Job, error: DyspecError | None = None) -> None:
         """Free what a job holds, then tell it why it ended."""
+        if job.reading is not None and job.slot is not None:
+            job.slot.conversation.abort()
+            with suppress(Exception):  # of a reply that nobody waits for
+                while not job.reading.advance():
+                    pass
+            job.reading = None
         if job.chunks is not None:
             job.chunks.close()
         with self._changed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,8 +89,13 @@ class Slot:
         lost = (self.num_cached - shared) * math.exp(-rest / LIFE)
         return len(prompt.tokens) - shared + lost
 
-    def reply(self, request: Request, prompt: Prompt) -> Generator[Chunk]:
+    def reply(
+        self, request: Request, prompt: Prompt, while_reading: Callable[[], None]
+    ) -> Generator[Chunk]:
         """Begin the reply; errors as of `Engine.stream`, from the first chunk on.
+
+        Args:
+            while_reading: called between two parts of the prompt; other slots may go on then.
 
         Raises:
             OptionError: a policy that does not fit what was loaded.
@@ -100,7 +105,11 @@ class Slot:
             verify = request.verify if request.verify not in (None, "auto") else verifier.name
             policy, verifier = self._loaded.policy(request.policy, verify or "match")
         self.conversation.use(policy, verifier)
-        self.conversation.clear_abort()
+
+        def let_others(_done: int, _total: int) -> None:
+            while_reading()
+            self.conversation.take_turn()
+
         return self._session.reply(
             prompt,
             request.sampling,
@@ -109,7 +118,7 @@ class Slot:
             raw=False,
             json_schema=request.json_schema,
             logprobs=request.logprobs,
-            on_prefill=None,
+            on_prefill=let_others,
         )
 
     def step_writer(self) -> StepWriter:
@@ -193,6 +202,7 @@ class Slots:
         offers = [Taken(slot, slot.prompt(request)) for slot in free]
         best = min(offers, key=lambda offer: offer.slot.cost(offer.prompt))
         best.slot.is_taken = True
+        best.slot.conversation.clear_abort()  # the last client may have left too late
         return best
 
     def give_back(self, slot: Slot) -> None:

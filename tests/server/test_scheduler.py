@@ -156,3 +156,59 @@ def test_the_end_of_the_server_ends_streams_properly(
         *_, error, done = lines
     assert json.loads(error)["error"]["type"] == "unavailable_error"
     assert done == "[DONE]"
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the passes were, "read" a part of a prompt or "step", while reading is slow."""
+    from dyspec_edge.decode.cache import Cache
+    from dyspec_edge.decode.loop import Conversation
+
+    found: list[str] = []
+    prefill, step = Cache.prefill, Conversation._step
+
+    def reading(self: Cache, tokens: Any, *, on_progress: Any = None) -> int:
+        def report(done: int, total: int) -> None:
+            time.sleep(0.02)
+            found.append("read")
+            if on_progress is not None:
+                on_progress(done, total)
+
+        return prefill(self, tokens, on_progress=report)
+
+    def stepping(self: Conversation, *arguments: Any) -> Any:
+        found.append("step")
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Cache, "prefill", reading)
+    monkeypatch.setattr(Conversation, "_step", stepping)
+    return found
+
+
+def test_others_go_on_while_a_long_prompt_is_read(
+    start_server: StartServer, order: list[str]
+) -> None:
+    server = start_server(ServerConfig("tiny"), num_ctx=8192)
+    long, short = "the cat sat on the mat " * 500, "a title"
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(server.text, long, max_tokens=12)
+        assert eventually(lambda: order.count("read") > 3)
+        second = pool.submit(server.text, short, max_tokens=12)
+        together = second.result(), first.result()
+    first_step = order.index("step")
+    assert order[first_step:].count("read") > 3
+    assert together == (server.text(short, max_tokens=12), server.text(long, max_tokens=12))
+
+
+def test_a_client_that_leaves_ends_the_reading(start_server: StartServer, order: list[str]) -> None:
+    server = start_server(ServerConfig("tiny"), num_ctx=8192)
+    server.text("the cat", max_tokens=1)
+    order.clear()
+    with pytest.raises(httpx.TimeoutException):
+        server.post(CHAT, body("the cat sat on the mat " * 500), timeout=0.1)
+    assert eventually(lambda: server.service.scheduler.num_running == 0, 2.0)
+    parts = len(order)
+    time.sleep(0.2)
+    assert len(order) == parts
+    assert "step" not in order
+    assert server.text("the cat", max_tokens=5)
