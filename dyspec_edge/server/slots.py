@@ -5,7 +5,8 @@ slot 1   a title call                  <- and did not lose it to this one
 slot 2   (empty)
 
 A request takes the slot where it costs least: tokens of the prompt to read, and tokens of another
-text that would have to be read again, should that go on; the longer it has rested the less likely.
+text that would have to be read again, should that go on; the longer ago and the more texts ago it
+was used, the less likely that is.
 Only the scheduler's thread takes slots and gives them back.
 """
 
@@ -29,6 +30,10 @@ from dyspec_edge.text.tools import Tool, ToolUse
 
 LIFE = 900.0
 """Seconds after which it has become e times less likely that a resting text will go on."""
+
+
+BEGINNING = 256
+"""Tokens' worth of waiting that it costs at least to begin a lost text again."""
 
 
 class Slot:
@@ -82,12 +87,17 @@ class Slot:
             tools=request.tools,
         )
 
-    def cost(self, prompt: Prompt) -> float:
-        """Tokens to read if this slot takes the prompt, now and perhaps later."""
+    def cost(self, prompt: Prompt, age: int) -> float:
+        """Tokens to read if this slot takes the prompt, now and perhaps later.
+
+        Args:
+            age: free slots that were used later.
+        """
         shared = common_prefix(self.conversation.target.tokens, prompt.tokens)
+        lost = self.num_cached - shared
         rest = time.monotonic() - self.rested_since
-        lost = (self.num_cached - shared) * math.exp(-rest / LIFE)
-        return len(prompt.tokens) - shared + lost
+        goes_on = 0.5**age * math.exp(-rest / LIFE)
+        return len(prompt.tokens) - shared + (lost + BEGINNING) * goes_on * (lost > 0)
 
     def reply(
         self, request: Request, prompt: Prompt, while_reading: Callable[[], None]
@@ -199,8 +209,10 @@ class Slots:
             OptionError: as `prepare`.
         """
         free = [slot for slot in self.all if not slot.is_taken]
+        free.sort(key=lambda slot: slot.rested_since, reverse=True)
         offers = [Taken(slot, slot.prompt(request)) for slot in free]
-        best = min(offers, key=lambda offer: offer.slot.cost(offer.prompt))
+        costs = [offer.slot.cost(offer.prompt, age) for age, offer in enumerate(offers)]
+        best = offers[costs.index(min(costs))]
         best.slot.is_taken = True
         best.slot.conversation.clear_abort()  # the last client may have left too late
         return best

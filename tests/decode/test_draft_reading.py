@@ -151,7 +151,7 @@ def test_a_reading_that_was_interrupted_goes_on(tiny_pair: TinyPair) -> None:
         drafter.longest_read = 100
         drafter.begin(TEXT[:-1], Ranking(GREEDY, 1))
         decoder.abort()
-        decoder._take_turn()
+        decoder.take_turn()
         with pytest.raises(Cancelled):
             drafter.read()
         decoder.clear_abort()

@@ -79,8 +79,10 @@ def test_a_short_reply_does_not_wait_for_a_long_one(server: TinyServer) -> None:
 def test_the_next_turn_reads_only_its_new_tokens_whatever_came_between(
     start_server: StartServer,
 ) -> None:
-    server = start_server(ServerConfig("tiny"))
+    server = start_server(ServerConfig("tiny"), num_conversations=3)
     turns: list[dict[str, str]] = [{"role": "system", "content": "be a good cat, sit on the mat"}]
+    for other in ("another chat", "and one more"):  # no slot is empty then
+        server.text(f"{other} about trees", max_tokens=20, ignore_eos=True)
     before = 0
     for question in ("where is the cat", "and the tree", "why"):
         turns.append({"role": "user", "content": question})
