@@ -62,7 +62,7 @@ def test_command_works_as_typed(command: str, desk: Path) -> None:
         commands.insert(0, next(c for c in COMMANDS if c.startswith("dyspec-edge bench run")))
     for one in commands:
         arguments = shlex.split(one, comments=True)[1:]
-        if arguments[0] in ("chat", "complete") or arguments[:2] in SHORT:
+        if arguments[0] in ("chat", "complete", "trace") or arguments[:2] in SHORT:
             arguments += ["-n", "16"]
         if arguments[:2] == ["draft", "trim"]:
             arguments[-1] = "300"  # the tiny draft has no more than 411 tokens

@@ -23,6 +23,7 @@ from dyspec_edge.cli.commands.generation import chat, complete
 from dyspec_edge.cli.commands.measuring import calibrate, check
 from dyspec_edge.cli.commands.model_files import inspect, models, pull
 from dyspec_edge.cli.commands.serve import serve
+from dyspec_edge.cli.commands.trace import trace
 from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
 from dyspec_edge.cli.terminal import Terminal, discard_output, open_missing_streams
 from dyspec_edge.errors import DyspecError, OptionError
@@ -94,6 +95,7 @@ for command in (
     chat,
     complete,
     serve,
+    trace,
     check,
     calibrate,
     draft,

@@ -234,6 +234,14 @@ _COMPLETION_OPTIONS = (
     _option(_COMPLETION, "--json", is_flag=True, help="One JSON document, with all figures."),
 )  # fmt: skip
 
+_TRACE = "Trace"
+_TRACE_OPTIONS = (
+    _option(_TRACE, "-o", "--output", type=_FILE, metavar="FILE", required=True,
+            help="The page to write."),
+    _option(_TRACE, "-n", "--predict", "--n-predict", type=Size(1), default=128,
+            show_default=True, help="Tokens to generate at most."),
+)  # fmt: skip
+
 _SERVER = "Server"
 _SERVER_OPTIONS = (
     _option(_SERVER, "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
@@ -351,6 +359,21 @@ def fit_options(function: F) -> F:
         _DEVICE_SAMPLING,
         _VERBOSE,
         *_CHAIN_OPTIONS,
+    )
+
+
+def trace_options(function: F) -> F:
+    """Declares the options of `trace`."""
+    return _declare(
+        function,
+        *_TRACE_OPTIONS,
+        *_MODEL_OPTIONS,
+        *_CONTEXT_OPTIONS,
+        *_SPECULATION_OPTIONS,
+        _TEMPERATURE,
+        *_CHAIN_OPTIONS,
+        _SEED,
+        *_HUB_OPTIONS,
     )
 
 

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from dyspec_edge.cli.main import cli
 from dyspec_edge.errors import DyspecError
 from dyspec_edge.server.trace import write_trace
+from tests.conftest import TinyPair
 from tests.example_steps import example_steps
 
 NASTY = "</script><script>alert(1)</script><!-- \u2028\u2029 \ud800 {{script}} \\u003c 木 &amp; '\""
@@ -65,3 +68,18 @@ def test_an_infinite_figure_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(DyspecError, match=r"cannot write the trace .*missing.*no such file"):
         write_trace(document("Count."), tmp_path / "missing" / "trace.html")
+
+
+def test_the_command_writes_the_trees_of_a_reply(tmp_path: Path, tiny_pair: TinyPair) -> None:
+    path = tmp_path / "trace.html"
+    models = ["-m", str(tiny_pair.target), "-md", str(tiny_pair.draft), "-t", "1", "-c", "512"]
+    options = ["--policy", "dyspec:8", "--seed", "1", "-n", "24", "-o", str(path)]
+    result = CliRunner().invoke(cli, ["trace", *models, *options, "the tree is on"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(embedded(path.read_text(encoding="utf-8")))
+    assert found["prompt"] == "the tree is on"
+    assert [step["index"] for step in found["steps"]] == list(range(len(found["steps"])))
+    assert sum(len(step["emitted"]) for step in found["steps"]) >= 24
+    assert any(len(step["nodes"]) > 1 for step in found["steps"])
+    assert found["timings"]["predicted_n"] == 24
+    assert found["settings"]["seed"] == 1

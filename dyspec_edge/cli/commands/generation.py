@@ -43,7 +43,7 @@ def chat(**typed: Any) -> int:
         models={"model": str(config.model), "draft": str(config.draft or "")},
     )
     keys = line_input.keys_kept() if interactive else nullcontext()
-    with keys, _loaded(config, terminal) as engine:
+    with keys, loaded(config, terminal) as engine:
         lines: line_input.LineSource = line_input.PipedLines()
         if interactive:
             terminal.notice("/help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.")
@@ -66,7 +66,7 @@ def complete(**typed: Any) -> int:
     terminal = Terminal()
     prompt = _prompt(typed, terminal)
     sampling = options.sampling_params(typed)
-    with _loaded(model_choice.engine_config(typed, terminal), terminal) as engine:
+    with loaded(model_choice.engine_config(typed, terminal), terminal) as engine:
         writer = None if typed["json"] else ReplyWriter(terminal)
         chunks: list[Chunk] = []
         with (
@@ -117,7 +117,8 @@ def _line_editor() -> line_input.LineSource:
 
 
 @contextmanager
-def _loaded(config: EngineConfig, terminal: Terminal) -> Iterator[Engine]:
+def loaded(config: EngineConfig, terminal: Terminal) -> Iterator[Engine]:
+    """An engine, with a bar while it loads and its notices shown; closed at the end."""
     from dyspec_edge.engine import Engine
 
     with Bar(terminal) as bar:
