@@ -1,8 +1,9 @@
 """Speculative decoding with dynamic token trees (DySpec) for GGUF models.
 
-`Engine.load` opens a target and a draft, `engine.stream` and `engine.generate` produce text.  The
-names below are the whole public interface; the engine is imported only when it is asked for, so
-that `import dyspec_edge` stays quick.
+`Engine.load` opens a target and a draft, `engine.stream` and `engine.generate` produce text;
+`Llama` is the same behind llama-cpp-python's interface.  The names below are the whole public
+interface; what is behind them is imported only when it is asked for, so that `import dyspec_edge`
+stays quick.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dyspec_edge.errors import (
 )
 
 if TYPE_CHECKING:
+    from dyspec_edge.compat import Llama
     from dyspec_edge.engine import (
         AsyncEngine,
         Chunk,
@@ -50,6 +52,7 @@ __all__ = [
     "Engine",
     "EngineBusy",
     "EngineConfig",
+    "Llama",
     "ModelFileError",
     "OptionError",
     "Prompt",
@@ -59,21 +62,20 @@ __all__ = [
     "__version__",
 ]
 
-_IN_ENGINE = frozenset(
-    {
-        "AsyncEngine",
-        "Chunk",
-        "Completion",
-        "Engine",
-        "EngineConfig",
-        "Prompt",
-        "SamplingParams",
-        "Stats",
-    }
-)
+_ROOMS = {
+    "AsyncEngine": "engine",
+    "Chunk": "engine",
+    "Completion": "engine",
+    "Engine": "engine",
+    "EngineConfig": "engine",
+    "Llama": "compat",
+    "Prompt": "engine",
+    "SamplingParams": "engine",
+    "Stats": "engine",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _IN_ENGINE:
+    if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("dyspec_edge.engine"), name)
+    return getattr(import_module(f"dyspec_edge.{_ROOMS[name]}"), name)

@@ -13,6 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests import tiny
 from tests.conftest import TinyPair
 
 ROOT = Path(__file__).parent.parent
@@ -91,8 +92,10 @@ def test_readme_shows_each_command_of_the_program() -> None:
     assert shown == set(cli.commands)
 
 
-def test_python_example_works_as_typed(desk: Path) -> None:
-    (example,) = [text for language, text in BLOCKS if language == "python"]
+@pytest.mark.parametrize("example", [text for language, text in BLOCKS if language == "python"])
+def test_python_example_works_as_typed(desk: Path, example: str) -> None:
+    template = (ROOT / "tests/text/templates/qwen2.5.jinja").read_text(encoding="utf-8")
+    tiny.write_model(desk / "target.gguf", chat_template=template)  # it knows tools
     result = run(["-c", example], desk)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip()

@@ -21,6 +21,7 @@ BELOW = {
     "files": {"errors"},
     "load": {"errors", "native", "llama", "decode", "files"},
     "engine": {"errors", "llama", "decode", "files", "text", "load"},
+    "compat": {"errors", "llama", "decode", "files", "text", "engine"},
     "bench": {"errors", "native", "llama", "decode", "files", "text", "load", "engine"},
     "drafts": {"errors", "llama", "decode", "files", "text", "load", "engine", "bench"},
     "server": {"errors", "llama", "decode", "files", "text", "load", "engine"},

@@ -168,3 +168,27 @@ def test_a_dozen_schemas_on_a_real_model() -> None:
                 jsonschema.validate(json.loads(found.text), schema)
     assert finished >= 9
     assert accepted > 50
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("policy", ["dyspec:8", "priced"])
+def test_200_random_schemas_on_a_real_model(policy: str) -> None:
+    """Every answer is valid, and trees are at work."""
+    path = fetch.ensure(catalog.load()["smollm2"].target)
+    config = EngineConfig(path, path, policy=policy, num_ctx=2048, num_threads=1)
+    rng, finished, accepted = random.Random(1), 0, 0
+    with Engine.load(config) as engine:
+        for number in range(200):
+            schema = random_schema(rng)
+            found = engine.generate(
+                f"Answer in JSON under this schema: {json.dumps(schema)}",
+                sampling=SamplingParams(temperature=rng.choice([0.0, 0.8, 1.2]), seed=number),
+                json_schema=schema,
+                max_tokens=600,
+            )
+            accepted += found.stats.accepted_tokens
+            if found.finish_reason == "stop":
+                finished += 1
+                jsonschema.validate(json.loads(found.text), schema)
+    assert finished >= 198
+    assert accepted > 1000 or policy == "priced"

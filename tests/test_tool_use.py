@@ -125,6 +125,17 @@ def test_control_tokens_in_tools_are_text(tiny_pair: TinyPair) -> None:
         assert "say <|im_start|>system" in with_one.text
 
 
+def test_a_required_call_comes_without_a_thought(tiny_pair: TinyPair) -> None:
+    template = (TEMPLATES / "qwen2.5.jinja").read_text(encoding="utf-8") + "<think>\n"
+    with opened(tiny_pair.target, chat_template=template) as engine:
+        assert engine.prepare(MESSAGES, tools=engine.tools(TOOLS)).opens_thought
+        use = engine.tools(TOOLS, "required", parallel=False)
+        prompt = engine.prepare(MESSAGES, tools=use)
+        assert not prompt.opens_thought
+        found = engine.generate(prompt, sampling=SamplingParams(seed=1), max_tokens=200)
+        assert found.text.startswith('<tool_call>\n{"name": "')
+
+
 def test_what_excludes_a_required_call(both: tuple[Engine, Engine]) -> None:
     engine = both[0]
     use = engine.tools(TOOLS, "required")

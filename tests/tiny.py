@@ -143,6 +143,7 @@ def write_model(
     num_ctx: int = NUM_CTX,
     add_bos: bool = True,
     add_eos: bool = False,
+    space_prefix: bool = False,
 ) -> Path:
     """Write a model and return its path.
 
@@ -165,6 +166,7 @@ def write_model(
         num_ctx: the training length that the file states.
         add_bos: whether the tokenizer puts `<s>` in front.
         add_eos: whether it puts `</s>` behind.
+        space_prefix: whether it puts a space in front.
     """
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny {architecture}")
@@ -174,7 +176,7 @@ def write_model(
     add_keys(writer, architecture, num_heads=num_heads)
     if architecture == "gemma3":
         writer.add_sliding_window(sliding_window)
-    _add_tokenizer(writer, vocabulary, chat_template, add_bos)
+    _add_tokenizer(writer, vocabulary, chat_template, add_bos, space_prefix)
     if add_eos:
         writer.add_add_eos_token(add_eos)
 
@@ -216,7 +218,11 @@ def disjoint_biases(vocabulary: Vocabulary = VOCABULARY) -> tuple[Array, Array]:
 
 
 def _add_tokenizer(
-    writer: gguf.GGUFWriter, vocabulary: Vocabulary, chat_template: str | None, add_bos: bool
+    writer: gguf.GGUFWriter,
+    vocabulary: Vocabulary,
+    chat_template: str | None,
+    add_bos: bool,
+    space_prefix: bool,
 ) -> None:
     writer.add_tokenizer_model("llama")
     writer.add_token_list(list(vocabulary.texts))
@@ -234,7 +240,7 @@ def _add_tokenizer(
         writer.add_eot_token_id(vocabulary.eot)
     writer.add_add_bos_token(add_bos)
     writer.add_add_eos_token(False)
-    writer.add_add_space_prefix(False)
+    writer.add_add_space_prefix(space_prefix)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
 

@@ -24,7 +24,8 @@ from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.logprobs import TokenLogprobs
-from dyspec_edge.decode.policy import ROOT, PlainPolicy, Policy
+from dyspec_edge.decode.policy import ROOT, Nodes, PlainPolicy, Policy
+from dyspec_edge.decode.policy.copies import FORCED_CONFIDENCE
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.snapshot import TreeSnapshot
 from dyspec_edge.decode.timing import StepCost, StepTimer
@@ -33,6 +34,12 @@ from dyspec_edge.decode.verify import MatchVerifier, Verifier
 from dyspec_edge.errors import Cancelled, OptionError
 
 Progress = Callable[[int, int], None]
+
+BEST_KEPT = 0.9
+"""Of the most that a tree had accepted, from step to step."""
+
+SHARE_WEIGHT = 0.2
+"""Of one step in the share of forced tokens that the target takes at once."""
 
 
 class Step(NamedTuple):
@@ -46,6 +53,7 @@ class Step(NamedTuple):
         seconds: wall time of the step, but for a draft that read the prompt only now.
         is_chain: what the target checked has no branches.
         nodes: what the target checked, the root first.
+        num_forced: those of them that the grammar left no choice about.
         cost: the parts of `seconds`.
         tree: the tree as it was, where `generate` was asked to keep it.
         logprobs: those of `tokens`, where `generate` was asked for them.
@@ -58,6 +66,7 @@ class Step(NamedTuple):
     seconds: float
     is_chain: bool = True
     nodes: tuple[int, ...] = (0,)
+    num_forced: int = 0
     cost: StepCost = StepCost()
     tree: TreeSnapshot | None = None
     logprobs: tuple[TokenLogprobs, ...] | None = None
@@ -100,6 +109,8 @@ class Conversation:
         self._abort_flag = native.AbortFlag()
         self._is_open, self._on_close = True, on_close
         self._root = 0
+        self._forced_share = 1.0  # of what a grammar forces, accepted at once
+        self._best = 1.0  # the most that a tree had accepted of late
         self._sampler: Sampler | None = None
 
     def use(self, policy: Policy, verifier: Verifier) -> None:
@@ -179,12 +190,17 @@ class Conversation:
         timer.start()
         tree.reset(self._root)
         drafter.start_step(self.target.tokens, index)
-        nodes = self.policy.grow(tree, drafter, room - 1) if room > 1 else ROOT
+        nodes = self._grow(tree, room - 1) if room > 1 else ROOT
         timer.grown()
         found = self.verifier.verify(self.target, drafter, tree, nodes, self._sampler, index)
         drafter.commit(tree, found.path)
         cost = timer.verified(found.draw_seconds)
         self.policy.learn(tree, found.path, found.tokens, cost)
+        if not tree.num_forced:
+            self._best = max(found.num_accepted, BEST_KEPT * self._best)
+        else:  # the target may cut the text into other tokens
+            share = min(1.0, found.num_accepted / tree.num_forced)
+            self._forced_share += SHARE_WEIGHT * (share - self._forced_share)
         checked = tuple(nodes.tolist())
         likely = None
         if num_logprobs is not None:  # until the target's next pass its rows are there
@@ -198,10 +214,22 @@ class Conversation:
             # Depth first: the last node is as deep as there are others only without a branch.
             is_chain=tree.depth.item(checked[-1]) == len(checked) - 1,
             nodes=checked,
+            num_forced=sum(0 < node <= tree.num_forced for node in checked),
             cost=cost,
             tree=TreeSnapshot.of(tree, nodes, found.path) if keep_tree else None,
             logprobs=likely,
         )
+
+    def _grow(self, tree: TokenTree, max_depth: int) -> Nodes:
+        """What the target checks: a tree, or alone what the grammar forces, if that is longer."""
+        policy, grammar = self.policy, self._sampler.grammar if self._sampler else None
+        if grammar is not None and not policy.weighs_forced:
+            forced = grammar.forced(min(max_depth, policy.max_nodes))
+            if self._forced_share * len(forced) > self._best:
+                tree.add_chain(forced, FORCED_CONFIDENCE)
+                tree.num_forced = len(forced)
+                return np.arange(tree.size, dtype=np.int32)
+        return policy.grow(tree, self.drafter, max_depth)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

@@ -12,6 +12,8 @@ and probabilities; it must not know models, caches or why a node was chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,6 +38,7 @@ class TokenTree:
         terminal: uint8[capacity], 1 where a node must not get children.
         candidate_ids, candidate_probs: int32 and float32 [capacity, num_candidates].
         num_candidates: int32[capacity]; -1 where the draft has not evaluated the node.
+        num_forced: so many nodes behind the root are a chain without which no text fits a grammar.
         sampled: by node, where children were drawn with replacement (`Drafter.sample_children`):
             the places int32[n] of the draws among its candidates, in their order.  A token that
             came again is one child still.
@@ -53,6 +56,7 @@ class TokenTree:
         self.candidate_ids = np.zeros((capacity, num_candidates), np.int32)
         self.candidate_probs = np.zeros((capacity, num_candidates), np.float32)
         self.num_candidates = np.full(capacity, -1, np.int32)
+        self.num_forced = 0
         self.sampled: dict[int, npt.NDArray[np.int32]] = {}
         self.struct = native.tree_struct(
             token=self.token,
@@ -88,6 +92,7 @@ class TokenTree:
         self.num_children[0] = 0
         self.terminal[0] = 0
         self.num_candidates[0] = -1
+        self.num_forced = 0
         self.sampled.clear()
         self.token[0] = root
         self.struct.n_nodes = 1
@@ -112,6 +117,12 @@ class TokenTree:
         self.num_children[parent] += 1
         self.struct.n_nodes = node + 1
         return node
+
+    def add_chain(self, tokens: Sequence[int], confidence: float) -> None:
+        """Append tokens below the root, one below the other."""
+        node = 0
+        for token in tokens:
+            node = self.add(node, token, confidence)
 
     def children(self, node: int) -> list[int]:
         """The children of `node` in the order in which they were drawn."""

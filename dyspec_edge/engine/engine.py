@@ -16,6 +16,7 @@ from dyspec_edge.engine.reply import Chunk, Completion
 from dyspec_edge.engine.session import Session
 from dyspec_edge.engine.turn import Stream, Turn
 from dyspec_edge.errors import DyspecError
+from dyspec_edge.llama import Model
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.loading import Loaded, load
 from dyspec_edge.text.template import Message
@@ -107,7 +108,7 @@ class Engine:
         Raises:
             OptionError: messages that the chat template refuses, messages or tools with `raw`.
         """
-        with self._open_models():
+        with self.open_model():
             return self._session.prepare(
                 prompt, raw=raw, template_kwargs=template_kwargs, tools=tools
             )
@@ -221,7 +222,7 @@ class Engine:
         def shown(token: int) -> str:
             return self._model.piece(token, special=True).decode("utf-8", "replace")
 
-        with self._open_models():
+        with self.open_model():
             step = self.last_step
             return "" if step is None or step.tree is None else step.tree.render(shown)
 
@@ -256,12 +257,16 @@ class Engine:
         self.conversation.clear_abort()  # of another reply, or of none
 
     @contextmanager
-    def _open_models(self) -> Iterator[None]:
-        """Models that nobody closes meanwhile."""
+    def open_model(self) -> Iterator[Model]:
+        """The target's vocabulary, in a block during which nobody closes it.
+
+        Raises:
+            DyspecError: the engine is closed.
+        """
         self._turn.require_process()  # a lock that was held at the fork is never free again
         with self._models_lock:
             self._require_open()
-            yield
+            yield self._model
 
     def _require_open(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from dyspec_edge.engine.control_texts import after as text_after
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import ChatTemplate, Message
-from dyspec_edge.text.thoughts import opens_thought
+from dyspec_edge.text.thoughts import CLOSING_MARKER, opens_thought
 from dyspec_edge.text.tools import Tool, ToolUse
 
 
@@ -113,7 +113,10 @@ class PromptBuilder:
         given = {**self._variables, **arguments.template_kwargs(variables)}
         offered = self._marked(tools.descriptions) if tools is not None else None
         marked = self._template.render(messages, variables=given, tools=offered)
-        marked += "" if tools is None else tools.opening
+        if tools is not None:
+            # A call that is required is the answer: a thought before it would not fit its grammar.
+            closes = tools.grammar is not None and opens_thought(marked)
+            marked += (f"\n{CLOSING_MARKER}\n\n" if closes else "") + tools.opening
         text = unmarked(marked)
         if after.text and text.startswith(after.text):
             rest = text_after(marked, len(after.text))

@@ -99,6 +99,7 @@ class Model:
         self.num_layers = int(llama_cpp.llama_model_n_layer(self._model))
         self.bos = int(llama_cpp.llama_vocab_bos(self._vocab))
         self.eos = int(llama_cpp.llama_vocab_eos(self._vocab))
+        self.nl = int(llama_cpp.llama_vocab_nl(self._vocab))
         self.end_tokens: npt.NDArray[np.int32] = np.array(
             [t for t in range(self.num_vocab) if llama_cpp.llama_vocab_is_eog(self._vocab, t)],
             dtype=np.int32,
@@ -107,6 +108,7 @@ class Model:
         self.weight_stream: native.WeightStream | None = None
         """Reads the weights in every pass; None where they are in memory or left to the system."""
         self._adapters: list[Any] = []
+        self._characters: dict[int, str] | None = None  # found once somebody asks
 
     @property
     def handle(self) -> Any:
@@ -160,6 +162,18 @@ class Model:
             buffer = ctypes.create_string_buffer(-n)
             n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, -n, 0, special)
         return buffer.raw[:n]
+
+    def character_tokens(self) -> dict[int, str]:
+        """A token for each ASCII character that has one of its own."""
+        if self._characters is None:
+            found: dict[str, int] = {}
+            buffer = ctypes.create_string_buffer(1)
+            for token in range(self.num_vocab):
+                n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, 1, 0, False)
+                if n == 1 and b"\0" < buffer.raw < b"\x80":
+                    found.setdefault(buffer.raw.decode("ascii"), token)
+            self._characters = {token: text for text, token in found.items()}
+        return self._characters
 
     @property
     def infill_tokens(self) -> InfillTokens | None:

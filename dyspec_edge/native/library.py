@@ -104,6 +104,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_grammar_free": (None, [address_t]),
     "dyspec_grammar_accept": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_grammar_follow": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_grammar_forced": (
+        c_int32,
+        [address_t, address_t, c_int32, c_int32, address_t, c_int32],
+    ),
     "dyspec_grammar_start_step": (None, [address_t]),
     "dyspec_grammar_filter": (
         c_int32,

@@ -184,6 +184,12 @@ DYSPEC_API int32_t dyspec_grammar_accept(dyspec_grammar *x, const int32_t *token
 // How many of the tokens, one after the other, might follow the text.
 DYSPEC_API int32_t dyspec_grammar_follow(const dyspec_grammar *x, const int32_t *tokens, int32_t n);
 
+// The only way for the text to go on, told by n ids of which each has a text of one character, and
+// by `eog`, an id that ends a text (-1: none): one of the n after the other, as long as no other
+// one fits.  Writes at most `most` of them to `out`; returns how many.
+DYSPEC_API int32_t dyspec_grammar_forced(const dyspec_grammar *x, const int32_t *ids, int32_t n,
+                                         int32_t eog, int32_t *out, int32_t most);
+
 // Forget the tree of the step before.
 DYSPEC_API void dyspec_grammar_start_step(dyspec_grammar *x);
 

@@ -88,6 +88,40 @@ int32_t dyspec_grammar_follow(const dyspec_grammar *x, const int32_t *tokens, in
     return n;
 }
 
+int32_t dyspec_grammar_forced(const dyspec_grammar *x, const int32_t *ids, int32_t n, int32_t eog,
+                              int32_t *out, int32_t most) {
+    dyspec_grammar::State state;
+    int32_t n_forced = 0;
+    std::vector<dyspec_candidate> candidates;
+    while (n_forced < most) {
+        candidates.clear();
+        for (int32_t i = 0; i < n; i++) {
+            candidates.push_back({ids[i], 0.0f, 0.0f});
+        }
+        if (eog >= 0) {
+            candidates.push_back({eog, 0.0f, 0.0f});
+        }
+        const dyspec_grammar::State &now = n_forced == 0 ? x->text : state;
+        apply(*x, now, {candidates.data(), candidates.size(), -1, false});
+        int32_t n_left = 0, left = -1;
+        for (const dyspec_candidate &candidate : candidates) {
+            if (std::isfinite(candidate.logit)) {
+                n_left++;
+                left = candidate.id;
+            }
+        }
+        if (n_left != 1 || left == eog) {
+            break;
+        }
+        if (n_forced == 0) {
+            state = x->copy(x->text);
+        }
+        x->call.accept(state.get(), left);
+        out[n_forced++] = left;
+    }
+    return n_forced;
+}
+
 void dyspec_grammar_start_step(dyspec_grammar *x) {
     x->below.clear();
     x->dead.clear();

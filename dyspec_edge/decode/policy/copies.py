@@ -18,6 +18,9 @@ KAP, KW = 2.0, 4.0
 LEAST_CONFIDENCE, LEAST_P = 0.02, 0.004
 """The least confidence in a copied token; a copy ends where its P falls below the second."""
 
+FORCED_CONFIDENCE = 0.98
+"""In a token of text that the grammar forces: the target may cut it into other tokens."""
+
 
 class Copies:
     """A chain copied from the text, and how often such chains were right.
@@ -47,15 +50,23 @@ class Copies:
         return num_new
 
     def add_to(self, tree: TokenTree, max_nodes: int, grammar: Grammar | None = None) -> None:
-        """Add what followed the longest match, as far as it may be right and fits the grammar."""
+        """Add what followed the longest match, as far as it may be right and fits the grammar.
+
+        What the grammar leaves no choice about comes before a copy that says otherwise.
+        """
         length, start = self.lookup.match()
-        if not length:
-            return
-        node, tokens = 0, self.lookup.copy(start, max_nodes)
+        tokens = self.lookup.copy(start, max_nodes) if length else []
+        forced: list[int] = []
         if grammar is not None:
             tokens = tokens[: grammar.num_following(tokens)]
+            forced = grammar.forced(max_nodes)
+            if tokens[: len(forced)] != forced:
+                tokens = forced
+        node, tree.num_forced = 0, len(forced)
         for j, token in enumerate(tokens):
-            confidence = max(LEAST_CONFIDENCE, 1.0 - self.kappa / (length + j))
+            confidence = max(LEAST_CONFIDENCE, 1.0 - self.kappa / (length + j)) if length else 0.0
+            if j < len(forced):
+                confidence = FORCED_CONFIDENCE
             if tree.value[node] * confidence < LEAST_P:
                 return
             ends = token in self._ends

@@ -31,6 +31,8 @@ class Policy(ABC):
         needs_draft: without a draft it cannot run.
         needs_prices: `set_prices` comes before the first reply, and passes are filled up to the
             sizes whose prices are known.
+        weighs_forced: what a grammar forces enters its trees, at the price of its rows; for others
+            the step loop decides.
         allows_residual: it never looks at tokens before it decides about them.
         longest_read: of more unread tokens than that its drafter reads only the first and the last
             ones; None for all.
@@ -42,6 +44,7 @@ class Policy(ABC):
     max_leaves: int
     needs_draft: bool = True
     needs_prices: bool = False
+    weighs_forced: bool = False
     allows_residual: bool = True
     longest_read: int | None = None
     prices: LivePrices | None = None

@@ -63,7 +63,7 @@ class PricedPolicy(Policy):
     """
 
     needs_draft = False
-    needs_prices = True
+    needs_prices = weighs_forced = True
     allows_residual = False
     longest_read = MOST_MISSED
 
