@@ -141,6 +141,6 @@ def _grammar(params: SamplingParams, json_schema: Any, prompt: Prompt) -> str | 
     found = [text for text in (params.grammar, schema, calls) if text is not None]
     if len(found) > 1:
         raise OptionError(
-            "a grammar, json_schema and a required call of a tool exclude each other; give one of them"
+            "a grammar, json_schema and a required call exclude each other; give one of them"
         )
     return found[0] if found else None
