@@ -92,6 +92,20 @@ def test_the_text_is_plain_decodings(tiny_pair: TinyPair, pair: TinyPair, policy
     assert accepted > 30
 
 
+@pytest.mark.parametrize("longest", [8, 24])
+def test_both_ends_of_a_text_are_enough(tiny_pair: TinyPair, pair: TinyPair, longest: int) -> None:
+    with opened_decoder(tiny_pair, "none") as plain, opened_translated(pair, "chain:6") as decoder:
+        drafter = translated(decoder)
+        drafter.longest_read = longest
+        for seed in (1, 2, 3):
+            text = prompt(20 * seed, seed=seed)
+            expected = reply(plain, text, COOL, seed=seed, max_tokens=40)
+            assert reply(decoder, text, COOL, seed=seed, max_tokens=40) == expected
+            read = len(drafter.model.cache.tokens)
+            assert drafter.time_pass(1) > 0
+            assert len(drafter.model.cache.tokens) == read
+
+
 @pytest.mark.parametrize("policy", ["chain:6", "dyspec:16", "dyspec-threshold:24"])
 @pytest.mark.parametrize("params", [GREEDY, COOL, WARM, PENALISED])
 def test_on_kept_tokens_every_tree_is_the_whole_drafts(

@@ -146,6 +146,10 @@ class TranslatedDrafter(Drafter):
         """Rows and seconds of this step's passes."""
         return self.model.passes()
 
+    def time_pass(self, num_rows: int) -> float:
+        """Seconds of a pass of the draft over `num_rows` rows that leaves nothing."""
+        return self.model.time_pass(num_rows)
+
     def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
         """Keep what was read of the accepted path, or take note of what native code has kept."""
         cache, before = self.model.cache, len(self.model.cache.tokens)
