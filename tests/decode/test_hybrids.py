@@ -17,7 +17,6 @@ from dyspec_edge.decode.verify import MatchVerifier
 from tests.conftest import TinyPair
 from tests.decode.test_loop import (
     COOL,
-    ENDING,
     GREEDY,
     PENALISED,
     WARM,
@@ -32,6 +31,7 @@ from tests.decoding import PlainReference, evaluate_root, opened_decoder, reply,
 from tests.tiny_architectures import HYBRIDS, Architecture
 
 NUM_SNAPSHOTS = 8
+ENDS_SOON = SamplingParams(temperature=1.0, logit_bias=((2, 7.0),))
 POLICIES = [
     *(f"chain:{length}" for length in (1, 4, 8, 16)),
     "chain:8:0.3",
@@ -155,8 +155,8 @@ def test_ends_and_stops(pair: TinyPair, plain: PlainTexts, policy: str) -> None:
     with opened_decoder(pair, policy, num_snapshots=NUM_SNAPSHOTS) as decoder:
         for seed in range(12):
             text = prompt(seed=seed)
-            out = reply(decoder, text, ENDING, seed=seed, max_tokens=60)
-            assert out == plain.reply(tuple(text), ENDING, seed, 60)
+            out = reply(decoder, text, ENDS_SOON, seed=seed, max_tokens=60)
+            assert out == plain.reply(tuple(text), ENDS_SOON, seed, 60)
             num_ended += out[-1] in decoder.end_tokens
             # A stop string that ended the text earlier; then another turn after what is left.
             decoder.rewind(len(text) + len(out) // 2)
