@@ -99,6 +99,9 @@ _MODEL_OPTIONS = (
                  "auto: as the template has it."),
 )  # fmt: skip
 
+_TARGET_OPTIONS = (_MODEL_OPTIONS[0], _MODEL_OPTIONS[3], *_MODEL_OPTIONS[5:])
+"""Those that name no draft."""
+
 _CONTEXT = "Context and device"
 _CONTEXT_OPTIONS = (
     _option(_CONTEXT, "-c", "--ctx-size", type=Size(0),
@@ -345,6 +348,29 @@ def bench_options(function: F) -> F:
         *_CHAIN_OPTIONS,
         _BENCH_SEED,
     )
+
+
+def evaluation_options(function: F) -> F:
+    """Declares the options of `draft evaluate`."""
+    return _declare(
+        function,
+        _option(_MODEL, "-md", "--model-draft", "--spec-draft-model", "drafts", multiple=True,
+                type=_FILE, metavar="FILE", help="A draft to judge; may be repeated."),
+        *_TARGET_OPTIONS,
+        *_HUB_OPTIONS,
+        *_WORK_OPTIONS,
+        _option(_BENCH, "--out", type=_FILE, metavar="FILE",
+                help="Finished runs; those that are there are not done again. "
+                     "[default: in the cache directory]"),
+        *_CONTEXT_OPTIONS,
+        _DRAFT_TEMPERATURE,
+        _DEVICE_SAMPLING,
+        _VERBOSE,
+        *_CHAIN_OPTIONS,
+        _BENCH_SEED,
+        click.option("--json", "as_json", is_flag=True,
+                     help="One JSON document instead of a table."),
+    )  # fmt: skip
 
 
 def fit_options(function: F) -> F:

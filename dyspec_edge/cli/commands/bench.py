@@ -46,10 +46,10 @@ def run(**typed: Any) -> int:
 
     terminal = Terminal()
     config = model_choice.engine_config({**typed, "policy": None, "verify": "match"}, terminal)
-    wanted = _wanted(typed)
-    session = _session(config, wanted, Journal(typed["out"]), terminal)
+    wanted = wanted_runs(typed)
+    session = open_session(config, wanted, Journal(typed["out"]), terminal)
     num_before = len(session.lines)
-    interrupted = bool(session.remaining) and _perform(session, config, wanted.fresh, terminal)
+    interrupted = bool(session.remaining) and perform(session, config, wanted.fresh, terminal)
     lines = session.lines
     if interrupted:
         terminal.notice(
@@ -140,7 +140,8 @@ def fit_sequoia(**typed: Any) -> None:
     terminal.json({"prompts": [prompt.id for prompt in prompts], "fits": found})
 
 
-def _wanted(typed: dict[str, Any]) -> Wanted:
+def wanted_runs(typed: dict[str, Any]) -> Wanted:
+    """What was typed, as a session takes it; errors as of `parse` and `choose`."""
     import numpy as np
 
     from dyspec_edge.bench.prompts import choose
@@ -161,7 +162,9 @@ def _wanted(typed: dict[str, Any]) -> Wanted:
     )
 
 
-def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: Terminal) -> Session:
+def open_session(
+    config: EngineConfig, wanted: Wanted, journal: Journal, terminal: Terminal
+) -> Session:
     """The runs to do.  Runs of other models do not count as done, so models are hashed first."""
     from dyspec_edge.bench.conditions import conditions, hashes
     from dyspec_edge.bench.session import Session
@@ -181,7 +184,7 @@ def _session(config: EngineConfig, wanted: Wanted, journal: Journal, terminal: T
     return Session(config, wanted, journal, (found[config.model], draft), where)
 
 
-def _perform(session: Session, config: EngineConfig, fresh: bool, terminal: Terminal) -> bool:
+def perform(session: Session, config: EngineConfig, fresh: bool, terminal: Terminal) -> bool:
     """Do the runs that remain; True if Ctrl-C has interrupted them."""
     from dyspec_edge.bench.stage import Stage
 

@@ -6,13 +6,22 @@ What the commands do is imported when they run, so that other commands start qui
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dyspec_edge.cli.syntax import CommandGroup
+from dyspec_edge.cli import background, model_choice, options
+from dyspec_edge.cli.commands import bench
+from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
 from dyspec_edge.cli.terminal import Bar, Terminal
+from dyspec_edge.errors import DyspecError, OptionError
+
+if TYPE_CHECKING:
+    from dyspec_edge.decode.prices import Prices
+    from dyspec_edge.engine import EngineConfig
 
 
 @click.group(cls=CommandGroup)
@@ -71,3 +80,67 @@ def trim(file: Path, out: Path, keep: int, corpus: Sequence[Path]) -> None:
     share = f"; they cover {covered / counts.total():.2%} of the corpus" if counts else ""
     size = f"{format_bytes(out.stat().st_size)} instead of {format_bytes(report.file_size)}"
     terminal.text(f"{out}: {keep:,} of {report.num_vocab:,} tokens, {size}{share}")
+
+
+@draft.command(short_help="Say which of several drafts pays on this machine.")
+@options.evaluation_options
+def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: Any) -> int:
+    """Let drafts, copies alone and plain decoding answer the same prompts, and judge the drafts.
+
+    Of each draft: how often its first guess is right on text that the target writes, what a pass
+    costs here, from which acceptance on it pays, its best chain, and the speedup of `priced`,
+    predicted and measured.  Finished runs are kept: the same command again does what is missing.
+    """
+    from dyspec_edge.bench.journal import Journal
+    from dyspec_edge.cli import evaluation_view
+    from dyspec_edge.drafts import evaluation
+    from dyspec_edge.files import stores
+    from dyspec_edge.files.model_file import inspect_file
+    from dyspec_edge.files.pair import require_pair
+
+    terminal = Terminal()
+    if not drafts:
+        raise OptionError("no draft to judge; name one or more with -md")
+    typed |= {"model_draft": None, "hf_repo_draft": None, "pair": None, "rounds": 1, "fresh": False}
+    config = model_choice.engine_config({**typed, "policy": None, "verify": "match"}, terminal)
+    target = inspect_file(config.model)
+    for file in drafts:
+        require_pair(target, inspect_file(file))
+    if out is None:
+        out = stores.cache_dir() / "evaluations.jsonl"
+        out.parent.mkdir(parents=True, exist_ok=True)
+    verdicts, journal = [], Journal(out)
+    for path in (*dict.fromkeys(drafts), None):
+        config = replace(config, draft=path)
+        guess = () if path is None else (evaluation.GUESS,)
+        policies = ("none", *guess, evaluation.JUDGED)
+        wanted = bench.wanted_runs({**typed, "policies": policies})
+        session = bench.open_session(config, wanted, journal, terminal)
+        if session.remaining and bench.perform(session, config, wanted.fresh, terminal):
+            terminal.notice(f"finished runs are in {out}; the same command does the rest")
+            return INTERRUPTED
+        verdicts.append(evaluation.judge(path, session.lines, _prices(config, terminal)))
+    chosen = evaluation.best(verdicts)
+    if as_json:
+        use = None if chosen is None or chosen.draft is None else str(chosen.draft)
+        terminal.json({"drafts": [verdict.as_dict() for verdict in verdicts], "use": use})
+        return 0
+    terminal.out.print(evaluation_view.table(verdicts))
+    terminal.text(evaluation_view.advice(chosen))
+    return 0
+
+
+def _prices(config: EngineConfig, terminal: Terminal) -> Prices:
+    """What passes cost, as it was measured for the runs."""
+    from dyspec_edge.load.loading import load
+
+    def measured(on_progress: Callable[[str, float], None]) -> Prices | None:
+        loaded = load(replace(config, policy="priced"), on_progress)
+        loaded.close()
+        return loaded.prices
+
+    with Bar(terminal) as bar:
+        prices = background.run(measured, bar)
+    if prices is None:
+        raise DyspecError(f"{config.model}: decodes plainly whatever the draft; nothing to judge")
+    return prices

@@ -1,0 +1,151 @@
+"""`dyspec-edge draft evaluate`: what is said of drafts is what their runs and prices come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dyspec_edge.bench.journal import read_lines
+from dyspec_edge.cli.main import cli
+from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.prices import Prices
+from dyspec_edge.drafts import evaluation
+from dyspec_edge.drafts.evaluation import Verdict, best, best_chain, break_even, judge
+from tests import tiny
+from tests.conftest import TinyPair
+from tests.drafts.trimming import trimmed
+
+FLAT = CostCurve((1, 64), (1.0, 1.0))
+DEAR = CostCurve((1, 64), (1.0, 64.0))
+EXACT = ("-t", "1", "-c", "512", "-fa", "off", "-ctk", "f32", "-ctv", "f32")
+PROMPTS = (
+    ("a", "coding", "the tree"),
+    ("b", "qa", "the leaf is on"),
+    ("c", "coding", "root and leaf"),
+    ("d", "qa", "it was for you"),
+)
+
+Evaluate = Callable[..., Result]
+
+
+def verdict(draft: str | None, measured: float) -> Verdict:
+    path = None if draft is None else Path(draft)
+    return Verdict(path, {}, {}, None, 0, 1.0, measured, None, None)
+
+
+@pytest.fixture
+def evaluate(tiny_pair: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Evaluate:
+    """`evaluate(draft, ..., more=[...])` of the tiny target."""
+    monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(
+        "".join(json.dumps({"id": i, "category": c, "turns": [t]}) + "\n" for i, c, t in PROMPTS)
+    )
+
+    def invoke(*drafts: Path, more: tuple[str, ...] = ()) -> Result:
+        files = ["-m", str(tiny_pair.target), *(w for d in drafts for w in ("-md", str(d)))]
+        words = [*files, *EXACT, "--prompts", str(prompts), "-n", "24", *more]
+        return CliRunner().invoke(cli, ["draft", "evaluate", *words])
+
+    return invoke
+
+
+def test_drafts_are_judged_by_their_runs(
+    tiny_pair: TinyPair, tiny_equal: TinyPair, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    cut = trimmed(tiny_pair.draft, tmp_path / "cut.gguf")
+    result = evaluate(tiny_equal.draft, cut, more=("--json",))
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    perfect, part, copies = document["drafts"]
+    assert [perfect["draft"], part["draft"]] == [str(tiny_equal.draft), str(cut)]
+    assert perfect["acceptance"] == {"coding": 1.0, "qa": 1.0}
+    assert 0 < part["acceptance"]["qa"] < 1
+    assert (copies["draft"], copies["acceptance"], copies["predicted"]) == (None, {}, 1.0)
+    for row in document["drafts"]:
+        assert row["low"] <= row["measured"] <= row["high"]
+        assert row["prediction_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    runs = tmp_path / "cache" / "evaluations.jsonl"
+    lines = read_lines(runs)
+    assert len(lines) == len(PROMPTS) * (3 + 3 + 2)
+    texts = {(line["run"]["prompt"], line["result"]["tokens_sha256"]) for line in lines}
+    assert len(texts) == len(PROMPTS), "one text, whatever the draft"
+    again = evaluate(tiny_equal.draft, cut)
+    assert again.exit_code == 0
+    assert len(read_lines(runs)) == len(lines), "nothing is done twice"
+    assert again.stdout.splitlines()[-1].startswith("use ")
+    assert "copies only" in again.stdout
+
+
+def test_a_draft_that_does_not_fit_is_refused_before_anything_runs(
+    tiny_pair: TinyPair, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    other = tiny.write_model(tmp_path / "other.gguf", vocabulary=tiny.OTHER_VOCABULARY)
+    result = evaluate(tiny_pair.draft, other)
+    assert result.exit_code == 1
+    assert "vocabulary differs" in result.output
+    assert not (tmp_path / "cache" / "evaluations.jsonl").exists()
+    none = evaluate()
+    assert none.exit_code == 2
+    assert "-md" in none.output
+
+
+def test_break_even_and_chain_follow_from_prices() -> None:
+    # One guess costs half a token's time and the check nothing more: (1 + a) / 1.5 > 1.01.
+    half = Prices(FLAT, CostCurve((1, 128), (0.5, 0.5)))
+    assert break_even(half.speedup) == 0.52
+    assert best_chain(half, 0.4) == 0
+    assert best_chain(half, 0.6) == 1
+    assert best_chain(half, 0.9) == 3  # (1 + .9 + .81 + .729) / 2.5 = 1.376; 2: 1.355; 4: 1.365
+    never = Prices(DEAR, CostCurve((1, 128), (0.5, 0.5)))
+    assert break_even(never.speedup) is None
+    assert best_chain(never, 0.98) == 0
+    assert best_chain(Prices(FLAT), 0.9) == 0
+
+
+def test_the_fastest_is_chosen_and_none_where_nothing_gains() -> None:
+    chosen = best([verdict("a", 1.2), verdict("b", 1.4), verdict(None, 1.1)])
+    assert chosen is not None
+    assert chosen.draft == Path("b")
+    assert best([verdict("a", 0.98), verdict(None, 1.001)]) is None
+
+
+def line(
+    policy: str, group: str, *, speed: float, accepted: int, drafted: int
+) -> dict[str, object]:
+    stats = {
+        "tokens_per_second": speed, "generated_tokens": 10, "accepted_tokens": accepted,
+        "draft_tokens": drafted, "steps": 5, "draft_passes": 1,
+        "accept_length_histogram": [1], "target_seconds": 1.0, "draft_seconds": 0.1,
+        "rows_seconds": 0.0, "sampling_seconds": 0.0, "overhead_seconds": 0.0,
+    }  # fmt: skip
+    run = {
+        "policy": policy, "verify": "match", "prompt": group, "prompt_sha256": group, "round": 0,
+        "category": group, "group": group, "sampling": {"temperature": 0.0},
+    }  # fmt: skip
+    result = {
+        "stats": stats, "tokens_sha256": "t", "request_seconds": 1.0, "machine": "m", "load": 0.0,
+        "confidence": {"drafted": [0], "accepted": [0]}, "at": "now", "threads": 1, "versions": "",
+        "models": {}, "commit": None, "command": "", "basis": None,
+    }  # fmt: skip
+    return {"run": run, "result": result}
+
+
+def test_a_prediction_is_the_mean_over_groups_and_its_error_what_was_measured() -> None:
+    prices = Prices(FLAT, CostCurve((1, 8, 128), (0.5, 0.6, 0.7)))
+    runs = [
+        line(policy, group, speed=speed, accepted=accepted, drafted=10)
+        for group, accepted in (("x", 9), ("y", 1))
+        for policy, speed in (("none", 1.0), ("chain:1", 1.0), ("priced", 1.44))
+    ]
+    found = judge(Path("d"), runs, prices)
+    assert found.acceptance == {"x": 0.9, "y": 0.1}
+    assert found.predicted == pytest.approx((prices.speedup(0.9) * 1.0) ** 0.5)
+    assert found.measured == pytest.approx(1.44)
+    assert found.error == pytest.approx(found.predicted / 1.44 - 1)
+    assert found.draft_seconds == {1: 0.5, 8: 0.6, 128: 0.7}
+    assert evaluation.GUESS == "chain:1"
