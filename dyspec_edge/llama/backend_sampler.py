@@ -36,10 +36,12 @@ class BackendSampler:
 
     Raises:
         AttributeError: the llama.cpp that is loaded lacks a function.
+        MemoryError: as its name says.
     """
 
     def __init__(self, context: Any, num_sequences: int, *, num_vocab: int, k: int) -> None:
         addresses = [_address(name) for name in native.BACKEND_FUNCTIONS]
+        self._set_sampler = llama_cpp.llama_set_sampler
         functions = (ctypes.c_void_p * len(addresses))(*addresses)
         self.handle = native.Handle(
             lib.dyspec_backend_sampler_create(functions, num_vocab, k),
@@ -48,16 +50,12 @@ class BackendSampler:
         self._context = context
         self._k = k
         self._chains: list[Any] = []
-        for seq in range(num_sequences):
-            chain = llama_cpp.llama_sampler_chain_init(
-                llama_cpp.llama_sampler_chain_default_params()
-            )
-            self._chains.append(chain)
-            sampler = lib.dyspec_backend_sampler_add(self.handle.address)
-            llama_cpp.llama_sampler_chain_add(
-                chain, ctypes.cast(sampler, llama_cpp.llama_sampler_p_ctypes)
-            )
-            llama_cpp.llama_set_sampler(context, seq, chain)
+        try:
+            for seq in range(num_sequences):
+                self._add(seq)
+        except BaseException:  # the context must not keep those that are there already
+            self.detach()
+            raise
 
     @property
     def is_supported(self) -> bool:
@@ -103,8 +101,19 @@ class BackendSampler:
     def detach(self) -> None:
         """Let the context give whole rows of logits again."""
         for seq in range(len(self._chains)):
-            llama_cpp.llama_set_sampler(self._context, seq, None)
+            self._set_sampler(self._context, seq, None)
         self.close()
+
+    def _add(self, seq: int) -> None:
+        chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
+        self._chains.append(chain)
+        sampler = lib.dyspec_backend_sampler_add(self.handle.address)
+        if not sampler:
+            raise MemoryError("llama.cpp could not make a sampler")
+        llama_cpp.llama_sampler_chain_add(
+            chain, ctypes.cast(sampler, llama_cpp.llama_sampler_p_ctypes)
+        )
+        self._set_sampler(self._context, seq, chain)
 
     def close(self) -> None:
         """Free the samplers, once they are detached or the context is gone.  Idempotent."""

@@ -116,6 +116,7 @@ class Context(native.Used):
                 f"({sink.complaint or 'no reason given'}); -c {max(256, num_ctx // 2)} needs less"
             )
         sink.complaint = ""
+        model.keep_for(self)
         self.backend_sampler: BackendSampler | None = None
         self.model = model
         self.num_sequences = num_sequences

@@ -46,7 +46,7 @@ def create_grammar(model: Model, gbnf: str) -> native.Handle:
         native.address_of(model.vocab),
         native.address_of(state),
     )
-    return native.Handle(address, native.lib.dyspec_grammar_free)
+    return native.Handle(address, native.lib.dyspec_grammar_free, uses=[model])
 
 
 def _check(gbnf: str, data: bytes) -> None:

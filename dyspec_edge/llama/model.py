@@ -35,7 +35,7 @@ class InfillTokens(NamedTuple):
     separator: int = -1
 
 
-class Model:
+class Model(native.Used):
     """Weights and vocabulary of one GGUF file.
 
     Args:
@@ -61,6 +61,7 @@ class Model:
         vocab_only: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
+        super().__init__()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = num_gpu_layers
         params.load_mode = int(use_mmap) + 2 * int(use_mlock)  # NONE, MMAP, MLOCK, MMAP_MLOCK
@@ -117,7 +118,13 @@ class Model:
 
     @property
     def vocab(self) -> Any:
-        """The llama_vocab pointer."""
+        """The llama_vocab pointer.
+
+        Raises:
+            ValueError: the model is closed.
+        """
+        if not self._model:
+            raise ValueError("a model is used after it was closed")
         return self._vocab
 
     @property
@@ -145,22 +152,22 @@ class Model:
         while True:
             tokens = (llama_cpp.llama_token * count)()
             n = llama_cpp.llama_tokenize(
-                self._vocab, data, len(data), tokens, count, add_special, parse_special
+                self.vocab, data, len(data), tokens, count, add_special, parse_special
             )
             if n >= 0:
                 break
             count = -n
         # A file may ask for an end of text as well, which would end every prompt.
-        ends = add_special and llama_cpp.llama_vocab_get_add_eos(self._vocab)
+        ends = add_special and llama_cpp.llama_vocab_get_add_eos(self.vocab)
         return list(tokens[: n - 1 if ends and n and tokens[n - 1] == self.eos else n])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token; control tokens are empty unless `special`."""
         buffer = ctypes.create_string_buffer(64)
-        n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, special)
+        n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, special)
         if n < 0:
             buffer = ctypes.create_string_buffer(-n)
-            n = llama_cpp.llama_token_to_piece(self._vocab, token, buffer, -n, 0, special)
+            n = llama_cpp.llama_token_to_piece(self.vocab, token, buffer, -n, 0, special)
         return buffer.raw[:n]
 
     def character_tokens(self) -> dict[int, str]:
@@ -190,7 +197,7 @@ class Model:
     def suppressed_tokens(self) -> list[int]:
         """Ids that the file says must never be generated (tokenizer.ggml.suppress_tokens)."""
         count = ctypes.c_int32()
-        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(count))
+        tokens = llama_cpp.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         return [int(tokens[i]) for i in range(count.value)]
 
     def load_adapter(self, path: Path) -> Any:
@@ -215,8 +222,9 @@ class Model:
             self.weight_stream = None
 
     def close(self) -> None:
-        """Free the weights.  Contexts over them must be closed first.  Idempotent."""
+        """Free the weights, after the contexts and grammars over them.  Idempotent."""
         if self._model:
+            self.close_users()
             stream = getattr(self, "weight_stream", None)
             if stream is not None:
                 stream.close()

@@ -92,7 +92,14 @@ class Contexts:
                 f"{len(self._open)} conversations are open, as many as was asked for; close one"
             )
         block = self._free.pop(0)
+        with closing_on_error() as taken:
+            taken.callback(self._free.append, block)
+            found = self._open[block] = self._conversation(block, policy, on_close)
+        return found
 
+    def _conversation(
+        self, block: int, policy: Policy, on_close: Callable[[], None]
+    ) -> Conversation:
         def closed() -> None:
             del self._open[block]
             self._free.append(block)
@@ -104,7 +111,7 @@ class Contexts:
             drafter.longest_read = policy.longest_read
         if policy.needs_prices and policy.prices is not None:
             _pad(policy.prices.measured, target, drafter)
-        found = Conversation(
+        return Conversation(
             target,
             self._models.target.end_tokens,
             drafter=drafter,
@@ -112,8 +119,6 @@ class Contexts:
             verifier=policy.residual_verifier() if self._residual else MatchVerifier(),
             on_close=closed,
         )
-        self._open[block] = found
-        return found
 
     def require_room(self, policy: Policy) -> None:
         """Make sure that conversations have room for this policy's trees.

@@ -147,7 +147,7 @@ def load(
             learned = calibrator.recall(policy)
         if models.draft is not None and not policy.uses_draft:
             contexts.close_draft()
-            models.draft.close()
+            models = models.without_draft()
         said = (policy.explanation,) if policy.explanation is not None else ()
         return Loaded(
             models,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,12 @@ class Models:
             )
         kept = DiskCache(stores.cache_dir() / "curves")
         return Calibrator(kept, key, draft_key, afresh=afresh)
+
+    def without_draft(self) -> Models:
+        """The same without its draft, which is closed."""
+        if self.draft is not None:
+            self.draft.close()
+        return replace(self, draft=None, pair=None)
 
     def close(self) -> None:
         """Close the models; contexts come first.  Idempotent."""

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Closable(Protocol):
+    """What can be closed any number of times."""
+
+    def close(self) -> None:
+        """Free what it owns."""
 
 
 class Used:
     """What native objects may point to: closing it closes them first."""
 
     def __init__(self) -> None:
-        self._users = weakref.WeakSet[Handle]()
+        self._users = weakref.WeakSet[Closable]()
 
-    def keep_for(self, user: Handle) -> None:
+    def keep_for(self, user: Closable) -> None:
         """Note that `user`, which holds this object, points to it."""
         self._users.add(user)
 

@@ -10,6 +10,7 @@ from ctypes import c_bool, c_void_p
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -224,6 +225,38 @@ def test_the_host_does_it_where_a_function_is_missing(
     with caplog.at_level(logging.DEBUG):
         assert not context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
     assert "llama_get_sampled_nothing_ith" in caplog.messages[0]
+
+
+def test_samplers_that_could_not_all_be_attached_are_gone(
+    opened: Opened, tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        function = getattr(llama_cpp, name)
+
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            if calls.count("llama_set_sampler") == 3 and calls[-1] == "llama_set_sampler":
+                raise KeyboardInterrupt
+            return function(*arguments)
+
+        return call
+
+    for name in ("llama_sampler_chain_init", "llama_sampler_free", "llama_set_sampler"):
+        monkeypatch.setattr(llama_cpp, name, noted(name))
+    context = opened(tiny_target, 4)
+    batch = Batch(context.max_rows)
+    batch.add([5, 6], 0, output=True)
+    batch.decode(context)
+    wanted = on_host(context, 2, NUM_VOCAB)
+    with pytest.raises(KeyboardInterrupt):
+        context.attach_backend_sampler(num_vocab=NUM_VOCAB, k=K)
+    assert context.backend_sampler is None
+    assert calls.count("llama_sampler_free") == calls.count("llama_sampler_chain_init") == 3
+    clear(context)
+    batch.decode(context)
+    assert_same(on_host(context, 2, NUM_VOCAB), wanted)
 
 
 def test_the_host_does_it_where_the_device_lacks_an_operation(

@@ -20,7 +20,7 @@ from dyspec_edge.errors import Cancelled, DyspecError, OptionError
 from dyspec_edge.load.loading import Loaded, load
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS, SteadyCurve
+from tests.decoding import CHEAP_ROWS, SteadyCurve, model_drafter
 from tests.engines import tiny_config
 
 POLICIES = [
@@ -217,6 +217,38 @@ def test_there_is_room_for_as_many_as_were_asked_for(tiny_pair: TinyPair) -> Non
         load(tiny_config(*tiny_pair, policy="dyspec:200", num_conversations=2))
     with pytest.raises(OptionError, match="0 conversations: it must be 1 or more"):
         load(tiny_config(*tiny_pair, num_conversations=0))
+
+
+def test_backend_samplers_that_one_attaches_or_detaches_are_for_both(tiny_pair: TinyPair) -> None:
+    params = SamplingParams(temperature=0.7, seed=1)
+
+    def said(conversation: Conversation) -> list[list[int]]:
+        found = Reply(conversation, prompt(1), params).steps()
+        return [[step.num_drafted, *step.tokens] for step in found]
+
+    with loaded(tiny_pair, policy="dyspec:12") as shared:
+        one, other = shared.conversation(), shared.conversation()
+        wanted = said(other)
+        assert model_drafter(one).attach_backend_sampler()
+        assert said(other) == wanted
+        model_drafter(one).detach_backend_sampler()
+        assert said(other) == wanted
+
+
+def test_a_conversation_that_could_not_be_made_takes_no_room(
+    tiny_pair: TinyPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_arguments: Any, **_options: Any) -> None:
+        raise MemoryError
+
+    with loaded(tiny_pair, policy="chain:2") as shared:
+        for name in ("Cache", "ModelDrafter", "MatchVerifier", "Conversation"):
+            with monkeypatch.context() as patched:
+                patched.setattr(f"dyspec_edge.load.contexts.{name}", no_memory)
+                with pytest.raises(MemoryError):
+                    shared.conversation()
+        assert list(Reply(shared.conversation(), prompt(1), SamplingParams(seed=1)).steps())
+        shared.conversation()
 
 
 def test_prices_are_shared_and_accounts_are_not(tiny_pair: TinyPair) -> None:

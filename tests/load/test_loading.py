@@ -318,6 +318,8 @@ def test_a_draft_without_headroom_is_closed(
     with opened(tiny_pair.target, draft, policy=None) as engine:
         assert "compute-bound: a draft model will not pay" in policy_line(engine)
         assert not is_open(draft)
+        assert engine._loaded.models.draft is None
+        assert engine._loaded.models.pair is None
         assert text_of(engine)
 
 

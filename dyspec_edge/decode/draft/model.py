@@ -78,7 +78,6 @@ class ModelDrafter(Drafter):
         self._index = 0
         self._excerpt = Excerpt()  # of the text, what the cache holds and is to hold
         self._unread: list[int] = []  # what the next pass reads before the root
-        self._take_backend_sampler()
 
     @property
     def shared_cache(self) -> Cache | None:
@@ -123,11 +122,9 @@ class ModelDrafter(Drafter):
         Returns:
             Whether that is possible; if not, the host goes on finding them.
         """
-        is_possible = self.cache.context.attach_backend_sampler(
+        return self.cache.context.attach_backend_sampler(
             num_vocab=self._vocab_limit, k=NUM_CANDIDATES, commit=commit
         )
-        self._take_backend_sampler()
-        return is_possible
 
     def translate(self, target_ids: npt.NDArray[np.int32], own_ids: npt.NDArray[np.int32]) -> None:
         """Read and propose trees that hold another vocabulary's ids.
@@ -151,7 +148,6 @@ class ModelDrafter(Drafter):
     def detach_backend_sampler(self) -> None:
         """Let candidates be found in logits that come to the host, as at first."""
         self.cache.context.detach_backend_sampler()
-        self._take_backend_sampler()
 
     def time_pass(self, num_rows: int) -> float:
         """Seconds of one pass over `num_rows` rows with the finding of their candidates.
@@ -226,12 +222,6 @@ class ModelDrafter(Drafter):
         self._handle.close()
         self.cache.close()
 
-    def _take_backend_sampler(self) -> None:
-        """Tell native code where the candidates are found."""
-        sampler = self.cache.context.backend_sampler
-        address = sampler.handle.address if sampler is not None else None
-        native.lib.dyspec_drafter_set_backend_sampler(self._handle.address, address)
-
     def _work_on(self, tree: TokenTree) -> None:
         """Let native code begin with this step's tree, if it has not."""
         assert self.ranking is not None, "begin() comes first"
@@ -241,7 +231,11 @@ class ModelDrafter(Drafter):
         self._choose_excerpt()
         self._unread = self._known(self._excerpt.of(self._text, len(self.cache.tokens)))
         unread = np.array(self._unread, np.int32)
-        grammar = self.ranking.grammar
+        grammar, sampler = self.ranking.grammar, self.cache.context.backend_sampler
+        native.lib.dyspec_drafter_set_backend_sampler(
+            self._handle.address,  # in every step: it is the context's, so others may detach it
+            sampler.handle.address if sampler is not None else None,
+        )
         native.lib.dyspec_drafter_start_step(
             self._handle.address,
             tree.struct,
