@@ -157,6 +157,20 @@ def test_rows_are_filled_up_to_see_a_price_before_the_draft_reads() -> None:
     assert 2 in world.sizes[:3]
 
 
+def test_nothing_is_filled_up_below_an_end() -> None:
+    """A raw prompt may close with an end token, of which a filled row would be a copy."""
+    text = fresh_text(900)
+    world = World(text, (SLOW, DRAFT))
+    policy = PricedPolicy(np.array(sorted(text[499:502]), np.int32))
+    policy.set_prices(LivePrices(Prices(scaled(3.0), DRAFT)))
+    world.at, world.unread = 500, 499
+    assert not policy.begin(text[:500], world)
+    tree = TokenTree(policy.tree_capacity, 64)
+    for _ in range(3):
+        world.step(policy, tree)
+    assert world.sizes == [1, 1, 1]
+
+
 @pytest.mark.parametrize("curves", [F16, (SLOW, DRAFT)])
 @pytest.mark.parametrize("emitted", [16, 21, 64])
 def test_reading_for_a_reply_that_ends_early_costs_three_percent(

@@ -253,15 +253,15 @@ class PricedPolicy(Policy):
 
     def _look(self, tree: TokenTree, max_depth: int) -> Nodes:
         """Fill rows up to see a price on which the draft's use depends; else the root alone."""
-        if self._drafter is None or self.draft is None:
+        root = tree.token.item(0)
+        if self._drafter is None or self.draft is None or root in self._end_tokens:
             return ROOT
         plain, one, a = self.target.at(1), self.draft.at(1), self.acceptance
         size = self._trials.size_to_see(self.target, self._planned, one, a, self.max_nodes)
         if not 1 < size <= max_depth:
             return ROOT
-        node = 0
-        for _ in range(size - 1):
-            node = tree.add(node, tree.token.item(0), LEAST_CONFIDENCE)
+        for node in range(size - 1):
+            tree.add(node, root, LEAST_CONFIDENCE)
         self._planned[size] = plain
         return np.arange(size, dtype=np.int32)
 
