@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import tempfile
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import llama_cpp
@@ -24,7 +24,8 @@ MAX_DEPTH = 256
 
 MAX_BYTES = 1 << 20
 
-_redirecting = threading.Lock()
+_NAMES = {"linux": "stderr", "darwin": "__stderrp"}
+"""Of C's variable."""
 
 
 def create_grammar(model: Model, gbnf: str) -> native.Handle:
@@ -36,7 +37,8 @@ def create_grammar(model: Model, gbnf: str) -> native.Handle:
     data = gbnf.encode("utf-8", "surrogatepass")
     _check(gbnf, data)
     sink.complaint = ""
-    with _kept_stderr() as lines:
+    lines: list[str] = []
+    with _keeping_stderr(lines):
         state: Any = llama_cpp.llama_sampler_init_grammar(model.vocab, data, b"root")
     if not state:
         raise OptionError(f"the grammar cannot be used: {_reason(lines)}")
@@ -73,21 +75,47 @@ def _reason(lines: list[str]) -> str:
     return reason if len(reason) <= 120 else reason[:117] + "..."
 
 
-@contextmanager
-def _kept_stderr() -> Iterator[list[str]]:
-    """The lines that C code writes to stderr meanwhile."""
-    lines: list[str] = []
-    with _redirecting, tempfile.TemporaryFile() as file:
-        try:
-            saved = os.dup(2)
-        except OSError:  # there is no stderr
-            yield lines
-            return
-        os.dup2(file.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            lines += file.read().decode("utf-8", "replace").splitlines()
+class _CStderr:
+    """C's `stderr`, which llama.cpp's parser writes to; Python's own is another, and stays.
+
+    For good it has a buffer of its own beside it: another thread's C code may write late.
+    """
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None)
+        self._variable = ctypes.c_void_p.in_dll(self._libc, _NAMES[sys.platform])
+        if sys.platform == "linux":
+            _ = self._libc.gnu_get_libc_version  # in another library the variable is read-only
+        self._text, self._size = ctypes.c_void_p(), ctypes.c_size_t()
+        self._libc.open_memstream.restype = ctypes.c_void_p
+        self._buffer = ctypes.c_void_p(
+            self._libc.open_memstream(ctypes.byref(self._text), ctypes.byref(self._size))
+        )
+        self._in_use = threading.Lock()
+
+    @contextmanager
+    def kept(self, lines: list[str]) -> Iterator[None]:
+        """What C code writes meanwhile goes to `lines`."""
+        with self._in_use:
+            self._libc.rewind(self._buffer)
+            ours, self._variable.value = self._variable.value, self._buffer.value
+            try:
+                yield
+            finally:
+                self._variable.value = ours
+                self._libc.fflush(self._buffer)
+                text = ctypes.string_at(self._text.value or 0, self._size.value)
+                lines += text.decode("utf-8", "replace").splitlines()
+
+
+@cache
+def _c_stderr() -> _CStderr | None:
+    try:
+        return _CStderr()
+    except (KeyError, AttributeError, ValueError, TypeError):
+        return None  # there the reason is on stderr instead
+
+
+def _keeping_stderr(lines: list[str]) -> AbstractContextManager[None]:
+    stderr = _c_stderr()
+    return nullcontext() if stderr is None else stderr.kept(lines)

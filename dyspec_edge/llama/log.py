@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import threading
 
 import llama_cpp
 
@@ -15,8 +16,10 @@ log = logging.getLogger("dyspec_edge.llama")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 
-class _LogSink:
+class _LogSink(threading.local):
     """Collects llama.cpp's log: lines go to `logging`, an error is remembered.
+
+    Each thread has its own: it hears what its own calls complain of.
 
     Attributes:
         complaint: the first error since this was set to "", which names the root of the trouble.

@@ -186,11 +186,11 @@ class Model(native.Used):
     def infill_tokens(self) -> InfillTokens | None:
         """The control tokens for filling in the middle, where the model knows them."""
         found = InfillTokens(
-            prefix=int(llama_cpp.llama_vocab_fim_pre(self._vocab)),
-            suffix=int(llama_cpp.llama_vocab_fim_suf(self._vocab)),
-            middle=int(llama_cpp.llama_vocab_fim_mid(self._vocab)),
-            repository=int(llama_cpp.llama_vocab_fim_rep(self._vocab)),
-            separator=int(llama_cpp.llama_vocab_fim_sep(self._vocab)),
+            prefix=int(llama_cpp.llama_vocab_fim_pre(self.vocab)),
+            suffix=int(llama_cpp.llama_vocab_fim_suf(self.vocab)),
+            middle=int(llama_cpp.llama_vocab_fim_mid(self.vocab)),
+            repository=int(llama_cpp.llama_vocab_fim_rep(self.vocab)),
+            separator=int(llama_cpp.llama_vocab_fim_sep(self.vocab)),
         )
         return None if min(found.prefix, found.suffix, found.middle) < 0 else found
 

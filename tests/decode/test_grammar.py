@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +18,7 @@ from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.llama import Model
+from dyspec_edge.llama.log import sink
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import opened_decoder
@@ -194,6 +197,39 @@ def test_a_grammar_that_cannot_be_used_says_why(
     assert capfd.readouterr().err == ""
 
 
+def test_other_threads_keep_their_stderr_while_a_grammar_is_read(
+    model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    is_over, num_lines = threading.Event(), 0
+
+    def parse() -> None:
+        for _ in range(200):
+            with pytest.raises(OptionError, match="unexpected end"):
+                Grammar(model, 'root ::= "a')
+        is_over.set()
+
+    parsing = threading.Thread(target=parse)
+    parsing.start()
+    while not is_over.is_set():
+        os.write(2, b"mine\n")
+        num_lines += 1
+    parsing.join()
+    assert capfd.readouterr().err == "mine\n" * num_lines
+
+
+def test_a_thread_hears_what_its_own_calls_complain_of(model: Model) -> None:
+    with pytest.raises(OptionError, match="left recursion"):
+        Grammar(model, "root ::= root")
+    complaint = sink.complaint
+    assert complaint
+    elsewhere: list[str] = []
+    other = threading.Thread(target=lambda: elsewhere.append(sink.complaint))
+    other.start()
+    other.join()
+    assert elsewhere == [""]
+    assert sink.complaint == complaint
+
+
 def test_what_a_grammar_forbids_is_never_accepted(model: Model) -> None:
     """llama.cpp would end the process."""
     grammar = Grammar(model, 'root ::= "ab"')
@@ -211,6 +247,7 @@ from pathlib import Path
 from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
+from dyspec_edge.llama.log import sink
 
 rng, parts = random.Random(0), sys.argv[2]
 kept = 0
