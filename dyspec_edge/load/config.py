@@ -25,8 +25,8 @@ class EngineConfig:
 
     Attributes:
         model, draft: GGUF files, of split ones the first shard (-m, -md).
-        num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the training length of
-            the target (-c, -cd).
+        num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the model's own training
+            length; a draft never has more than the target (-c, -cd).
         num_conversations: how many can be open at the same time, each of `num_ctx` tokens.
         num_threads: None for the number of physical cores (-t).
         num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).

@@ -9,7 +9,7 @@ from dyspec_edge.errors import DyspecError
 from dyspec_edge.native.library import FIRST_BAD_ROW, Int32s, lib, pointer
 
 simd: str = lib.dyspec_simd().decode()
-"""The instruction set of the row functions: avx512, avx2 or baseline."""
+"""The instruction set of the row functions: avx512, avx2, neon or baseline."""
 
 
 def topk(

@@ -35,7 +35,7 @@ enum dyspec_error {
     DYSPEC_E_CALLER = -5,     // the caller's own dyspec_proposer failed, and knows why
     DYSPEC_E_GRAMMAR = -6,    // no token fits the grammar
     DYSPEC_E_MEMORY = -7,     // no memory, or the system refuses a mapping
-    DYSPEC_E_ROW = -1000,     // dyspec_topk: row i is DYSPEC_E_NOT_FINITE, as DYSPEC_E_ROW - i
+    DYSPEC_E_ROW = -1000,     // of several rows: row i is not finite, as DYSPEC_E_ROW - i
 };
 
 DYSPEC_API int32_t dyspec_abi_version(void);

@@ -5,11 +5,8 @@
     sequoia:auto    size and depth that give most tokens a second at the measured prices of passes
 
 The rates, how often the k-th child of a node is the accepted one, belong to a pair, a verifier and
-a temperature.  They are measured by
-
-    fit.fit_acceptance(config, prompts, temperatures=..., sampling=..., max_tokens=...)
-
-and kept in the cache directory (acceptance.py); until then `DEFAULT` stands in.  Children are the
+a temperature.  `dyspec-edge bench fit-sequoia` measures them and keeps them in the cache
+directory; until then `DEFAULT` stands in.  Children are the
 first candidates: drawn without replacement under `residual`, ranked under `match`.
 """
 
