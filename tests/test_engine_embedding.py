@@ -409,7 +409,7 @@ def test_threads_that_read_one_stream_and_close_the_engine(tiny_target: Path) ->
     """No thread meets a ValueError of the generator inside, or an end that is none."""
     for _ in range(5):
         engine = Engine.load(tiny_config(tiny_target))
-        stream = engine.stream(PROMPT)
+        stream = engine.stream(PROMPT, sampling=GREEDY)
         next(stream)
         ends: list[object] = []
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from dyspec_edge.engine import arguments
 from dyspec_edge.engine.control_texts import ControlTexts, unmarked
-from dyspec_edge.engine.control_texts import after as text_after
 from dyspec_edge.errors import OptionError
 from dyspec_edge.llama import Model
 from dyspec_edge.text.template import ChatTemplate, Message
@@ -26,6 +26,7 @@ class Prompt:
         opens_thought: the text leaves the model inside a thought, as some templates do.
         is_raw: the text was given as it is, without a chat template.
         tools: those that the reply may call.
+        marked: the text, with marks in what messages quote of control tokens.
     """
 
     text: str
@@ -33,13 +34,14 @@ class Prompt:
     opens_thought: bool
     is_raw: bool = False
     tools: ToolUse | None = None
+    marked: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """A chat prompt with the reply to it: the text, and the tokens that were read and written."""
+    """A chat prompt with the reply to it: marked, and the tokens that were read and written."""
 
-    text: str = ""
+    marked: str = ""
     tokens: tuple[int, ...] = ()
 
 
@@ -47,7 +49,7 @@ class PromptBuilder:
     """Makes the prompts of one model, with its own chat template or one that the user gave.
 
     Args:
-        control_texts: of the model's control tokens; in messages they are plain text.
+        control_texts: of the file's control tokens; in messages they are plain text.
         template: Jinja text or the name of a built-in template; None for the model's own.
         variables: for the template, with every prompt.
 
@@ -65,7 +67,6 @@ class PromptBuilder:
     ) -> None:
         self._model = model
         self._variables = arguments.template_kwargs(variables)
-        self._controls = ControlTexts(model, control_texts)
         self._template = ChatTemplate.from_model(
             model.chat_template,
             template,
@@ -73,6 +74,7 @@ class PromptBuilder:
             eos=self._special_text(model.eos),
             has_token=lambda text: len(self._tokenize(text, special=False)) == 1,
         )
+        self._controls = ControlTexts(model, control_texts, self._template.source)
 
     @property
     def notes(self) -> list[str]:
@@ -109,22 +111,20 @@ class PromptBuilder:
             if tools is not None:
                 raise OptionError("a raw prompt has no place for tools; give messages")
             return self._raw(prompt)
-        messages = [self._marked(message) for message in arguments.messages(prompt)]
-        given = {**self._variables, **arguments.template_kwargs(variables)}
-        offered = self._marked(tools.descriptions) if tools is not None else None
-        marked = self._template.render(messages, variables=given, tools=offered)
-        if tools is not None:
-            # A call that is required is the answer: a thought before it would not fit its grammar.
-            closes = tools.grammar is not None and opens_thought(marked)
-            marked += (f"\n{CLOSING_MARKER}\n\n" if closes else "") + tools.opening
-        text = unmarked(marked)
-        if after.text and text.startswith(after.text):
-            rest = text_after(marked, len(after.text))
+        marked = self._render(arguments.messages(prompt), variables, tools)
+        if after.marked and marked.startswith(after.marked):
+            rest = marked[len(after.marked) :]
             tokens = (*after.tokens, *self._controls.tokenize(rest, add_special=False))
         else:
             starts = self._template.starts_with_bos(marked)
             tokens = tuple(self._controls.tokenize(marked, add_special=not starts))
-        return Prompt(text, tokens, opens_thought(text), tools=tools)
+        text = unmarked(marked)
+        return Prompt(text, tokens, opens_thought(text), tools=tools, marked=marked)
+
+    def dialogue(self, prompt: Prompt, text: str, tokens: Sequence[int]) -> Dialogue:
+        """A prompt with the text and the tokens of the whole reply to it."""
+        reply = self._controls.marked(text, by_model=True)
+        return Dialogue(prompt.marked + reply, (*prompt.tokens, *tokens))
 
     def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
         """Tools for `prepare`; arguments and errors as of `ToolUse`."""
@@ -137,15 +137,44 @@ class PromptBuilder:
         tokens = self._tokenize(prompt, special=not self._template.starts_with_bos(prompt))
         return Prompt(prompt, tuple(tokens), opens_thought(prompt), is_raw=True)
 
-    def _marked(self, value: Any) -> Any:
-        """The same with every text in it marked, names and all."""
-        if isinstance(value, str):
-            return self._controls.mark(value)
-        if isinstance(value, Mapping):
-            return {self._marked(key): self._marked(one) for key, one in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._marked(one) for one in value]
-        return value
+    def _render(
+        self,
+        messages: Sequence[Message],
+        variables: Mapping[str, Any] | None,
+        tools: ToolUse | None,
+    ) -> str:
+        """What the template makes of the messages, with marks in what they quote."""
+        given = {**self._variables, **arguments.template_kwargs(variables)}
+        offered = None if tools is None else tools.descriptions
+        quoting = [self._marked(message) for message in messages]
+        marked = quoting, self._controls.marked(given), self._controls.marked(offered)
+        text = self._made(*marked)
+        if marked != (messages, given, offered):
+            # A template that looks at such texts, or writes a value as Python does, sees the marks.
+            with suppress(OptionError):
+                if unmarked(text) != self._made(messages, given, offered):
+                    contents = [
+                        {**message, "content": its["content"]}
+                        for message, its in zip(messages, quoting, strict=True)
+                    ]
+                    text = self._made(contents, given, offered)
+        if tools is None:
+            return text
+        # A call that is required is the answer: a thought before it would not fit its grammar.
+        closes = tools.grammar is not None and opens_thought(unmarked(text))
+        return text + (f"\n{CLOSING_MARKER}\n\n" if closes else "") + tools.opening
+
+    def _made(
+        self,
+        messages: Sequence[Message],
+        given: Mapping[str, Any],
+        offered: Sequence[Mapping[str, Any]] | None,
+    ) -> str:
+        return self._template.render(messages, variables=given, tools=offered)
+
+    def _marked(self, message: Message) -> dict[str, Any]:
+        by_model = message.get("role") == "assistant"
+        return dict(self._controls.marked(message, by_model=by_model))
 
     def _tokenize(self, text: str, *, special: bool) -> list[int]:
         return self._model.tokenize(text, add_special=special, parse_special=True)

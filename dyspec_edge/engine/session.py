@@ -121,8 +121,7 @@ class Session:
         finally:
             reply.close()
             if not prompt.is_raw and reply.is_whole:
-                tokens = (*prompt.tokens, *reply.tokens)
-                self._dialogue = Dialogue(prompt.text + reply.text, tokens)
+                self._dialogue = self._prompts.dialogue(prompt, reply.text, reply.tokens)
 
     def _room(self, prompt: Prompt) -> int:
         """Tokens that the context has left for a reply."""

@@ -18,7 +18,7 @@ from dyspec_edge.llama.context import (
 from dyspec_edge.llama.devices import Device, gpu_devices, supports_gpu
 from dyspec_edge.llama.grammar import create_grammar
 from dyspec_edge.llama.log import set_verbose
-from dyspec_edge.llama.model import InfillTokens, Model
+from dyspec_edge.llama.model import Attribute, InfillTokens, Model
 from dyspec_edge.llama.sampler import SamplerChain, SamplingParams
 from dyspec_edge.native import MAX_SEQUENCES
 
@@ -28,6 +28,7 @@ __all__ = [
     "MAX_SEQUENCES",
     "UBATCH",
     "UNQUANTIZED",
+    "Attribute",
     "Context",
     "Device",
     "InfillTokens",

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntFlag
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -18,6 +19,18 @@ import numpy.typing as npt
 from dyspec_edge import native
 from dyspec_edge.errors import ModelFileError
 from dyspec_edge.llama.log import sink
+
+
+class Attribute(IntFlag):
+    """What a token is: bits of llama_token_attr.
+
+    Special ones stand for no text, and are found in a text only where that is asked for;
+    user-defined ones are found in every text.  RSTRIP swallows the white space that follows.
+    """
+
+    SPECIAL = llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
+    USER_DEFINED = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
+    RSTRIP = llama_cpp.LLAMA_TOKEN_ATTR_RSTRIP
 
 
 class InfillTokens(NamedTuple):
@@ -193,6 +206,12 @@ class Model(native.Used):
             separator=int(llama_cpp.llama_vocab_fim_sep(self.vocab)),
         )
         return None if min(found.prefix, found.suffix, found.middle) < 0 else found
+
+    def attributes(self) -> list[int]:
+        """The `Attribute` of each token as llama.cpp sees it; the file may say something else."""
+        get = llama_cpp.llama_vocab_get_attr
+        vocab = self.vocab
+        return [get(vocab, token) for token in range(self.num_vocab)]
 
     def suppressed_tokens(self) -> list[int]:
         """Ids that the file says must never be generated (tokenizer.ggml.suppress_tokens)."""

@@ -11,6 +11,10 @@ Kind = Literal["thought", "answer"]
 OPENING_MARKER = "<think>"
 CLOSING_MARKER = "</think>"
 
+# What other models have in their place.
+OPENING_MARKERS = (OPENING_MARKER, "[THINK]", "<|START_THINKING|>", "<seed:think>", "<mm:think>")
+CLOSING_MARKERS = (CLOSING_MARKER, "[/THINK]", "<|END_THINKING|>", "</seed:think>", "</mm:think>")
+
 
 class ThoughtSplitter:
     """Tells the thought before an answer from the answer itself.
@@ -79,4 +83,4 @@ class ThoughtSplitter:
 
 def opens_thought(prompt: str) -> bool:
     """Whether a rendered prompt ends by opening a thought, as some chat templates do."""
-    return prompt.rstrip().endswith(OPENING_MARKER)
+    return prompt.rstrip().endswith(OPENING_MARKERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -17,8 +18,9 @@ MESSAGES: Any = [{"role": "user", "content": "the tree is on"}]
 
 
 @pytest.fixture
-def client(server: TinyServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+def client(server: TinyServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
 def events(server: TinyServer, path: str, body: dict[str, Any]) -> list[Any]:

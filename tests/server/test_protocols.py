@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -23,8 +24,15 @@ def text(server: TinyServer) -> str:
 
 
 @pytest.fixture
-def claude(server: TinyServer) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.address, api_key="none", max_retries=0)
+def client(server: TinyServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def claude(server: TinyServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.address, api_key="none", max_retries=0) as made:
+        yield made
 
 
 def test_messages(claude: anthropic.Anthropic, text: str) -> None:
@@ -65,8 +73,7 @@ def test_messages_with_a_system_text_parts_and_a_stop(
     assert found.content[0].text == whole[: whole.index(whole[5:8])]
 
 
-def test_responses(server: TinyServer, text: str) -> None:
-    client = openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+def test_responses(client: openai.OpenAI, text: str) -> None:
     asked: dict[str, Any] = {"model": "tiny", "max_output_tokens": 20, "extra_body": SEED}
     found = client.responses.create(input="the tree is on", **asked)
     assert found.output_text == text

@@ -38,13 +38,15 @@ def server(tiny_pair: TinyPair) -> Iterator[TinyServer]:
 
 
 @pytest.fixture
-def client(server: TinyServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0)
+def client(server: TinyServer) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
 @pytest.fixture
-def claude(server: TinyServer) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.address, api_key="none", max_retries=0)
+def claude(server: TinyServer) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.address, api_key="none", max_retries=0) as made:
+        yield made
 
 
 def test_a_required_call_and_the_turn_after_it(client: openai.OpenAI) -> None:

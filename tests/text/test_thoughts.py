@@ -57,4 +57,5 @@ def test_a_thought_is_streamed_before_it_ends() -> None:
 
 def test_a_prompt_can_open_the_thought() -> None:
     assert opens_thought("<|im_start|>assistant\n<think>\n")
+    assert opens_thought("what?[/INST][THINK]")
     assert not opens_thought("<|im_start|>assistant\n<think>\n\n</think>\n\n")
