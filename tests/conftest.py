@@ -188,6 +188,25 @@ def tiny_hybrid(tiny_dir: Path) -> Callable[[Architecture], TinyPair]:
 
 
 @pytest.fixture(scope="session")
+def tiny_headed(tiny_dir: Path) -> Callable[..., TinyPair]:
+    """`tiny_headed(architecture)`: a target whose head is right about half the time."""
+
+    def make(architecture: Architecture, *, layer_gain: float = 0.25) -> TinyPair:
+        path = tiny_dir / f"headed-{architecture}-{layer_gain}.gguf"
+        if not path.exists():
+            tiny.write_model(
+                path,
+                architecture=architecture,
+                num_heads=1,
+                layer_gain=layer_gain,
+                chat_template=tiny.CHATML,
+            )
+        return TinyPair(path, path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def tiny_truncated(tiny_dir: Path, tiny_target: Path) -> Path:
     """The tiny target without its last 1,000 bytes."""
     return tiny.write_truncated(tiny_dir / "truncated.gguf", tiny_target)

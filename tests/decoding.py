@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
+from dyspec_edge.decode.draft.head import HeadDrafter
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.loop import Conversation, Step
@@ -65,6 +67,8 @@ def open_context(
     num_sequences: int = 1,
     num_outputs: int = 64,
     num_snapshots: int | None = None,
+    is_head: bool = False,
+    gives_states: bool = False,
 ) -> Context:
     """A context whose logits do not depend on the shape of a batch."""
     return Context(
@@ -77,6 +81,8 @@ def open_context(
         type_k="f32",
         type_v="f32",
         num_snapshots=num_snapshots,
+        is_head=is_head,
+        gives_states=gives_states,
     )
 
 
@@ -145,13 +151,17 @@ def opened_decoder(
     gpu_layers: int = 0,
     prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
     num_snapshots: int | None = None,
+    with_head: bool = False,
 ) -> Iterator[Conversation]:
     """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft.
 
-    With `num_snapshots` trees are chains and the target is a hybrid.
+    With `num_snapshots` trees are chains and the target is a hybrid; `with_head` its own head is
+    the draft.
     """
     with ExitStack() as stack:
-        model = stack.enter_context(Model(pair.target, num_gpu_layers=gpu_layers))
+        model = stack.enter_context(
+            Model(pair.target, num_gpu_layers=gpu_layers, with_head=with_head)
+        )
         ends = model.end_tokens if end_tokens is None else end_tokens
         chosen = parse(policy, ends)
         if num_snapshots is not None:
@@ -161,19 +171,22 @@ def opened_decoder(
         if chosen.needs_prices:
             chosen.set_prices(steady_prices(prices[0], prices[1] if with_draft else None))
 
-        def cache(of: Model, tokens: int, snapshots: int | None = None) -> Cache:
+        def cache(of: Model, tokens: int, **options: Any) -> Cache:
             context = open_context(
                 of,
                 num_ctx=tokens + capacity,
                 num_sequences=num_sequences,
                 num_outputs=nodes,
-                num_snapshots=snapshots,
+                **options,
             )
             stack.callback(context.close)
             return Cache(context, capacity)
 
-        drafter = None
-        if chosen.uses_draft and with_draft:
+        drafter: ModelDrafter | None = None
+        if with_head and chosen.uses_draft:
+            head = cache(model, num_ctx, is_head=True)
+            drafter = HeadDrafter(head, num_ctx=num_ctx, vocab_limit=model.num_vocab)
+        elif chosen.uses_draft and with_draft:
             draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
             drafter = ModelDrafter(
                 cache(draft_model, num_ctx_draft or num_ctx),
@@ -187,7 +200,7 @@ def opened_decoder(
         if verify == "residual":
             verifier = chosen.residual_verifier()
         yield Conversation(
-            cache(model, num_ctx, num_snapshots),
+            cache(model, num_ctx, num_snapshots=num_snapshots, gives_states=with_head),
             ends,
             drafter=drafter,
             policy=chosen,

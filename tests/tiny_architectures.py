@@ -289,7 +289,8 @@ def _mamba2(draw: Draw) -> dict[str, Array]:
 
 
 def _head(draw: Draw) -> dict[str, Array]:
-    projection = draw(NUM_EMBD, 2 * NUM_EMBD, 1.5)
+    """Where layers add little, it says what the model itself would say after the token."""
+    projection = draw(NUM_EMBD, 2 * NUM_EMBD, 0.1)
     projection[0] = 0
-    projection[0, 0] = 1  # the embedding's constant goes on as the head's own
+    projection[:, :NUM_EMBD] += np.eye(NUM_EMBD, dtype=np.float32)
     return _norms("nextn.enorm", "nextn.hnorm") | {"nextn.eh_proj.weight": projection}

@@ -48,7 +48,7 @@ def fit_acceptance(
         OptionError: no prompt, no draft or no temperature.
         DyspecError: nothing was generated, or as `Engine.load` and `Engine.stream`.
     """
-    if not prompts or not temperatures or config.draft is None:
+    if not prompts or not temperatures or config.draft_file is None:
         raise OptionError("measuring acceptance needs a draft, a prompt and a temperature")
     report = on_progress or (lambda _what, _done: None)
     fits = []
@@ -65,7 +65,7 @@ def fit_acceptance(
 
             fits.append(_fit(config, models, prompts, params, max_tokens, done))
     verify = "residual" if config.verify == "residual" else "match"
-    key = sequoia_rates.rates_key(config.model, config.draft, verify, config.draft_temperature)
+    key = sequoia_rates.rates_key(config.model, config.draft_file, verify, config.draft_temperature)
     sequoia_rates.keep(key, fits)
     return tuple(fits)
 

@@ -79,7 +79,8 @@ _MODEL = "Models (the default is the pair qwen2.5-coder)"
 _MODEL_OPTIONS = (
     _option(_MODEL, "-m", "--model", type=_FILE, metavar="FILE", help="The target, a GGUF file."),
     _option(_MODEL, "-md", "--model-draft", "--spec-draft-model", type=_FILE, metavar="FILE",
-            help="The draft: a small model of the same family."),
+            help="The draft: a small model of the same family; mtp: the head in the target's own "
+                 "file, which also drafts where no draft is named; none: not even that."),
     _option(_MODEL, "--pair", metavar="NAME",
             help="Target and draft from the catalog (dyspec-edge models)."),
     _option(_MODEL, "-hf", "--hf-repo", metavar="USER/REPO[:QUANT]",
@@ -157,6 +158,9 @@ _SPECULATION_OPTIONS = (
     _option(_SPECULATION, "--policy", metavar="NAME[:N]",
             help="none, priced, chain:K[:P], specinfer:K1xK2x..., sequoia:N[:D], sequoia:auto, "
                  "dyspec:N, dyspec-threshold:N[:T]. [default: priced]"),
+    _option(_SPECULATION, "--spec-type", metavar="TYPE",
+            help="llama.cpp's word for what drafts: draft-simple (-md FILE), draft-mtp (-md mtp), "
+                 "ngram-simple (the text's repetitions alone: -md none), none (--policy none)."),
     _option(_SPECULATION, "--spec-draft-n-max", type=Size(1), metavar="N",
             help="llama.cpp's word for --policy chain:N."),
     _option(_SPECULATION, "--spec-draft-p-min", "--draft-p-min", type=Number(0.0, 1.0),
@@ -490,7 +494,7 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
     use_mmap, use_mlock = _load_mode(typed)
     return EngineConfig(
         model=target,
-        draft=draft,
+        draft=_draft(typed, draft),
         num_ctx=typed["ctx_size"],
         num_ctx_draft=typed["ctx_size_draft"],
         num_conversations=typed.get("parallel", 1),
@@ -539,8 +543,36 @@ def _load_mode(typed: Mapping[str, Any]) -> tuple[bool, bool]:
     return LOAD_MODES[typed["load_mode"]]
 
 
+def _draft(typed: Mapping[str, Any], draft: Path | None) -> Path | None:
+    """The draft, or what llama.cpp's --spec-type means."""
+    from dyspec_edge.load.config import HEAD, NO_DRAFT
+
+    kind = typed.get("spec_type")
+    if kind in (None, "none"):
+        return draft
+    meant = {"draft-mtp": HEAD, "draft-simple": draft}.get(kind)
+    if kind.startswith("ngram-"):
+        meant = NO_DRAFT
+    elif kind == "draft-simple" and draft in (None, HEAD, NO_DRAFT):
+        raise OptionError("--spec-type draft-simple needs a draft's file; name one with -md FILE")
+    if meant is None:
+        raise OptionError(
+            f"--spec-type {kind}: that cannot draft here; draft-simple, draft-mtp, ngram-simple "
+            "and none can"
+        )
+    if draft not in (None, meant):
+        raise OptionError(f"--spec-type {kind} means -md {meant}; leave the other draft out")
+    return meant
+
+
 def _policy(typed: Mapping[str, Any]) -> str | None:
-    """The policy, or the chain that llama.cpp's options mean."""
+    """The policy, or what llama.cpp's options mean."""
+    if typed.get("spec_type") == "none":
+        if typed["policy"] not in (None, "none"):
+            raise OptionError(
+                "--spec-type none means --policy none; leave out the one or the other"
+            )
+        return "none"
     size, least = typed.get("spec_draft_n_max"), typed.get("spec_draft_p_min")
     if size is None and least is None:
         return typed["policy"]  # type: ignore[no-any-return]

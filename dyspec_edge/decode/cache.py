@@ -95,8 +95,13 @@ class Cache:
         tokens: Sequence[int],
         *,
         on_progress: Callable[[int, int], None] | None = None,
+        on_read: Callable[[int], None] | None = None,
     ) -> int:
         """Make `tokens` the committed prefix, evaluating only what is not there yet.
+
+        Args:
+            on_progress: (tokens read, tokens to read).
+            on_read: called after each pass with the number of tokens that were there before.
 
         Returns:
             The number of tokens that were in the cache already.
@@ -119,17 +124,33 @@ class Cache:
                 on_progress(done - reused, len(tokens) - reused)
             if self.context.abort_flag.is_set:  # on a GPU nobody looks at it inside a pass
                 raise Cancelled("stopped")
-            started = time.perf_counter()
-            piece = np.array(tokens[done:end], np.int32)
-            size = len(piece)
-            code = lib.dyspec_cache_read(self.handle.address, pointer(piece, np.int32, size), size)
-            if code < 0:
-                self.check(code, size)
-            self.note_committed(tokens[done:end])
-            self.prefill_seconds += time.perf_counter() - started
+            self.read(tokens[done:end])
+            if on_read is not None:
+                on_read(done)
         if on_progress is not None and len(tokens) > reused:
             on_progress(len(tokens) - reused, len(tokens) - reused)
         return reused
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """Append `tokens` to the prefix, in one pass without logits.
+
+        Raises:
+            Cancelled, DecodeError: as `prefill`.
+        """
+        started = time.perf_counter()
+        piece = np.array(tokens, np.int32)
+        size = len(piece)
+        code = lib.dyspec_cache_read(self.handle.address, pointer(piece, np.int32, size), size)
+        if code < 0:
+            self.check(code, size)
+        self.note_committed(tokens)
+        self.prefill_seconds += time.perf_counter() - started
+
+    def set_states(self, states: npt.NDArray[np.float32]) -> None:
+        """Of a head: the hidden states float32[n, num_embd] that stand before the next n tokens."""
+        size = len(states) * self.context.model.num_embd
+        address = pointer(states, np.float32, size)
+        lib.dyspec_cache_set_states(self.handle.address, address, len(states))
 
     def rewind(self, length: int) -> int:
         """Drop the tree, keep the first `length` committed tokens; return how many are left.

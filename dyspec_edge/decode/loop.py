@@ -148,7 +148,9 @@ class Conversation:
         reads = self.policy.begin(prompt, drafter)
         more = drafter.num_behind if reads else 0
         reused = self.target.prefill(
-            before, on_progress=lambda done, total: report(done, total + more)
+            before,
+            on_progress=lambda done, total: report(done, total + more),
+            on_read=self._tell if drafter.hears else None,
         )
         if reads:
             read = len(before) - reused
@@ -194,6 +196,9 @@ class Conversation:
         timer.grown()
         found = self.verifier.verify(self.target, drafter, tree, nodes, self._sampler, index)
         drafter.commit(tree, found.path)
+        checked = tuple(nodes.tolist())
+        if drafter.hears:
+            self._tell(len(self.target.tokens) - len(found.path), checked, found.path)
         cost = timer.verified(found.draw_seconds)
         self.policy.learn(tree, found.path, found.tokens, cost)
         if not tree.num_forced:
@@ -201,7 +206,6 @@ class Conversation:
         else:  # the target may cut the text into other tokens
             share = min(1.0, found.num_accepted / tree.num_forced)
             self._forced_share += SHARE_WEIGHT * (share - self._forced_share)
-        checked = tuple(nodes.tolist())
         likely = None
         if num_logprobs is not None:  # until the target's next pass its rows are there
             likely = logprobs.of_path(self.target, checked, found.path, found.tokens, num_logprobs)
@@ -230,6 +234,19 @@ class Conversation:
                 tree.num_forced = len(forced)
                 return np.arange(tree.size, dtype=np.int32)
         return policy.grow(tree, self.drafter, max_depth)
+
+    def _tell(self, first: int, rows: Sequence[int] = (), path: Sequence[int] = ()) -> None:
+        """Let the drafter hear what the target has read from position `first` on.
+
+        Args:
+            rows: the nodes of its last pass; empty: tokens, all of which are part of the text.
+            path: those that are.
+        """
+        tokens = self.target.tokens[first:]
+        states = self.target.context.hidden_states(len(rows) or len(tokens))
+        if rows:
+            states = states[[rows.index(node) for node in path]]
+        self.drafter.hear(first, tokens, states)
 
     def rewind(self, length: int) -> None:
         """Cut both caches to the first `length` tokens of the text, and drop any tree."""

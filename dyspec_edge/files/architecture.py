@@ -92,6 +92,10 @@ _SNAPSHOTS = frozenset(
     }
 )
 
+_HEADS = frozenset({"glm4moe", "nemotron_h_moe", "qwen35", "qwen35moe"})
+"""Those for whose heads llama.cpp has a graph of one layer, with an ordinary cache, that leaves a
+hidden state at every row; with other files several of its calls abort the process."""
+
 _BY_TYPE: dict[str, Kind] = {
     "adapter": "adapter",
     "imatrix": "importance-matrix",
@@ -153,3 +157,8 @@ def state_of(kind: Kind, architecture: str) -> State:
     if architecture in _WHOLE:
         return "whole"
     return "snapshots" if architecture in _SNAPSHOTS else "saved"
+
+
+def runs_head(architecture: str, num_layers: int) -> bool:
+    """Whether a multi-token-prediction head of so many layers can draft here."""
+    return architecture in _HEADS and num_layers == 1

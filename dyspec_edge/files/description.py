@@ -59,6 +59,8 @@ def _describe_file(report: FileReport) -> str:
         lines.append(("cannot run", report.obstacle))
     elif report.kind in ("recurrent", "hybrid"):
         lines.append(("speculation", _state(report)))
+    if report.num_head_layers:
+        lines.append(("head", _head(report)))
     return "\n".join([str(report.path), *(f"  {key:<14} {value}" for key, value in lines)])
 
 
@@ -72,6 +74,13 @@ def _describe_pair(target: FileReport, draft: FileReport) -> str:
             *(f"  note: {note}" for note in pair.notes),
         ]
     )
+
+
+def _head(report: FileReport) -> str:
+    layers = f"{report.num_head_layers} layer{'s' * (report.num_head_layers > 1)}"
+    if report.has_head:
+        return f"multi-token prediction, {layers}: drafts where no other draft is named (-md mtp)"
+    return f"multi-token prediction, {layers}: cannot draft here"
 
 
 def _state(report: FileReport) -> str:

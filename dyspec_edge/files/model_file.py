@@ -17,7 +17,14 @@ import numpy as np
 from gguf.constants import LlamaFileType
 
 from dyspec_edge.errors import ModelFileError
-from dyspec_edge.files.architecture import Kind, State, kind_of, obstacle_of, state_of
+from dyspec_edge.files.architecture import (
+    Kind,
+    State,
+    kind_of,
+    obstacle_of,
+    runs_head,
+    state_of,
+)
 from dyspec_edge.files.flaws import parameter_flaw_of, vocabulary_flaw_of
 from dyspec_edge.files.gguf_header import GgufHeader, TensorInfo, read_header
 from dyspec_edge.files.recurrence import num_state_bytes
@@ -44,6 +51,8 @@ class FileReport:
             (2 bytes each as f16); an upper bound for models with sliding windows or shared caches.
         state: what can be done with the recurrent state of a text.
         state_bytes: size of that state; an upper bound, 0 without one.
+        num_head_layers: of a multi-token-prediction head whose weights are here; 0 without one.
+        has_head: whether that head can draft.
         sliding_window: the field as it stands; None means no such field.
         add_bos: None where the file leaves it to the kind of tokenizer.
         obstacle: why it cannot generate text here, as the end of "FILE: ..."; None if it can.
@@ -66,6 +75,8 @@ class FileReport:
     num_kv_values: int | None
     state: State
     state_bytes: int
+    num_head_layers: int
+    has_head: bool
     sliding_window: int | None
     num_vocab: int
     tokenizer: str
@@ -200,6 +211,9 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
     if kind in ("causal", "recurrent", "hybrid") and not tensors:
         kind = "vocabulary"
     state = state_of(kind, architecture)
+    # The field stays where a file was made without the weights.
+    first = f"blk.{(layers or 0) - (nextn or 0)}.nextn.eh_proj.weight"
+    head_layers = nextn if nextn and any(tensor.name == first for tensor in tensors) else 0
     obstacle = obstacle_of(kind, architecture)
     if obstacle is None and not architecture:
         obstacle = "does not name its architecture; fetch a GGUF made by llama.cpp's converter"
@@ -223,6 +237,8 @@ def _report(header: GgufHeader, shards: Sequence[GgufHeader]) -> FileReport:
         num_kv_values=_num_kv_values(header, architecture, layers),
         state=state,
         state_bytes=num_state_bytes(header, architecture) if state != "none" else 0,
+        num_head_layers=head_layers,
+        has_head=runs_head(architecture, head_layers),
         sliding_window=header.integer(f"{architecture}.attention.sliding_window"),
         num_vocab=len(tokens),
         tokenizer=tokenizer,

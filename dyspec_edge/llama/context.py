@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.errors import Cancelled, DecodeError, DeviceError, DyspecError, OptionError
+from dyspec_edge.llama import hidden_states
 from dyspec_edge.llama.backend_sampler import BackendSampler, attach
 from dyspec_edge.llama.log import sink
 from dyspec_edge.llama.model import Model
@@ -51,9 +52,14 @@ class Context(native.Used):
         type_k, type_v: a key of `CACHE_TYPES`.
         num_snapshots: of a recurrent state, for each sequence; None for a model without a state
             that can be saved.
+        is_head: of the multi-token-prediction head in the model's file, which has a cache of its
+            own; the file must have one that llama.cpp runs, or the process aborts.
+        gives_states: passes leave hidden states, as a head needs them.
 
     Attributes:
         num_snapshots: those that llama.cpp keeps.
+        is_head: as was asked for.
+        gives_states: whether `hidden_states` may be asked for.
         abort_flag: what passes look at; set it to stop them.
         backend_sampler: finds candidates where the logits are, or None; with it no logits come to
             the host.
@@ -74,6 +80,8 @@ class Context(native.Used):
         type_k: str = "f16",
         type_v: str = "f16",
         num_snapshots: int | None = None,
+        is_head: bool = False,
+        gives_states: bool = False,
         adapters: Sequence[Any] = (),
     ) -> None:
         if not 1 <= num_sequences <= MAX_SEQUENCES:
@@ -95,6 +103,7 @@ class Context(native.Used):
         params.swa_full = True  # a sliding window that drops cells could not be rewound
         params.kv_unified = True
         params.n_rs_seq = num_snapshots or 0
+        params.ctx_type = llama_cpp.LLAMA_CONTEXT_TYPE_MTP if is_head else params.ctx_type
         params.no_perf = True
         self._abort_callback = llama_cpp.ggml_abort_callback(native.abort_callback_address)
         params.abort_callback_data = self.abort_flag.address
@@ -126,6 +135,10 @@ class Context(native.Used):
         self.num_snapshots = num_snapshots
         if num_snapshots is not None:
             self.num_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
+        self.gives_states = gives_states or is_head
+        self.is_head = is_head
+        if self.gives_states:
+            hidden_states.enable(self._context)
         self._memory: Any = llama_cpp.llama_get_memory(self._context)
         if adapters:
             handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
@@ -184,6 +197,7 @@ class Context(native.Used):
             first_id,
             num_ids,
             -1 if self.num_snapshots is None else self.num_snapshots,
+            self.model.num_embd if self.is_head else 0,
         )
         return native.Handle(address, native.lib.dyspec_cache_free, uses=[self])
 
@@ -220,6 +234,13 @@ class Context(native.Used):
         """
         return native.address_of(llama_cpp.llama_get_logits(self._context))
 
+    def hidden_states(self, num_rows: int) -> npt.NDArray[np.float32]:
+        """float32[num_rows, num_embd] of the last pass's first rows; valid until the next one."""
+        shape = (num_rows, self.model.num_embd)
+        size = ctypes.c_float * (shape[0] * shape[1])
+        rows = size.from_address(hidden_states.address(self._context))
+        return np.ctypeslib.as_array(rows).reshape(shape)
+
     def row_view(self, address: int) -> npt.NDArray[np.float32]:
         """A logits row as float32[num_vocab], without a copy; valid until the next decode."""
         size = self.model.num_vocab
@@ -244,4 +265,6 @@ class Context(native.Used):
 
 def function_address(name: str) -> int:
     """Of llama.cpp's function llama_`name`."""
+    if name == hidden_states.GETTER:
+        return hidden_states.getter_address()
     return native.address_of(getattr(llama_cpp.llama_cpp._lib, f"llama_{name}"))

@@ -57,6 +57,7 @@ class Model(native.Used):
         use_mmap, use_mlock: as llama.cpp's options.
         use_extra_bufts: repack weights for the CPU (a second copy in memory, faster).
         vocab_only: load the tokenizer, no weights.
+        with_head: load the file's multi-token-prediction head, too.
         on_progress: called with 0..1 while weights are read.
 
     Raises:
@@ -72,6 +73,7 @@ class Model(native.Used):
         use_mlock: bool = False,
         use_extra_bufts: bool = True,
         vocab_only: bool = False,
+        with_head: bool = False,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         super().__init__()
@@ -80,6 +82,7 @@ class Model(native.Used):
         params.load_mode = int(use_mmap) + 2 * int(use_mlock)  # NONE, MMAP, MLOCK, MMAP_MLOCK
         params.use_extra_bufts = use_extra_bufts
         params.vocab_only = vocab_only
+        params.load_mtp = with_head
 
         raised: list[BaseException] = []
         interrupts: list[int] = []
@@ -110,6 +113,7 @@ class Model(native.Used):
         self._vocab: Any = llama_cpp.llama_model_get_vocab(self._model)
         self.num_vocab = int(llama_cpp.llama_vocab_n_tokens(self._vocab))
         self.num_ctx_train = int(llama_cpp.llama_model_n_ctx_train(self._model))
+        self.num_embd = int(llama_cpp.llama_model_n_embd(self._model))
         self.num_layers = int(llama_cpp.llama_model_n_layer(self._model))
         self.bos = int(llama_cpp.llama_vocab_bos(self._vocab))
         self.eos = int(llama_cpp.llama_vocab_eos(self._vocab))

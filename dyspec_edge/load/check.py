@@ -98,13 +98,13 @@ def compare_passes(
     """
     if not 2 <= n <= _CELLS:
         raise OptionError(f"{n} tokens to compare: it must be 2 to {_CELLS}")
-    policy = "none" if config.draft is None else "chain:1"
+    policy = "none" if config.draft_file is None else "chain:1"
     loaded = load(replace(config, policy=policy, num_ctx=_CELLS), on_progress)
     try:
         models, plan = loaded.models, loaded.models.plan
         target = replace(config, flash_attn=plan.flash_attn)
         reports = [_compare(target, models.target, "target", models.adapters, n, bound)]
-        if models.draft is not None:
+        if models.draft is not None and not models.uses_head:
             draft = replace(config, flash_attn=plan.flash_attn_draft)
             reports.append(_compare(draft, models.draft, "draft", [], n, bound))
     finally:

@@ -17,6 +17,10 @@ MAX_THREADS = 512
 """ggml's own limit; it crashes far above."""
 
 
+HEAD, NO_DRAFT = Path("mtp"), Path("none")
+"""What may stand in place of a draft's file: the head in the target's own, and nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What to load and how; in brackets the command line's option of the same meaning.
@@ -24,7 +28,9 @@ class EngineConfig:
     Paths may be given as text.
 
     Attributes:
-        model, draft: GGUF files, of split ones the first shard (-m, -md).
+        model, draft: GGUF files, of split ones the first shard (-m, -md). The draft may be "mtp",
+            the multi-token-prediction head in the target's file, which is also used where there is
+            one and no draft is named; "none": not even that.
         num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the model's own training
             length; a draft never has more than the target (-c, -cd).
         num_conversations: how many can be open at the same time, each of `num_ctx` tokens.
@@ -86,6 +92,11 @@ class EngineConfig:
         lora: Any = self.lora
         paths = (lora,) if isinstance(lora, (str, Path)) else lora
         object.__setattr__(self, "lora", tuple(_path("lora", path) for path in paths))
+
+    @property
+    def draft_file(self) -> Path | None:
+        """The draft's own file, if there is one."""
+        return None if self.draft in (HEAD, NO_DRAFT) else self.draft
 
     @property
     def cache_types(self) -> tuple[str, str]:

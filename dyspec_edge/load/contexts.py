@@ -6,13 +6,14 @@ conversation 0   conversation 1    conversation 2   a block for each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from dyspec_edge import llama
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft import backend
+from dyspec_edge.decode.draft.head import HeadDrafter
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.draft.translation import TranslatedDrafter
@@ -61,6 +62,7 @@ class Contexts:
         most = models.plan.num_snapshots
         self._num_snapshots = None if most is None else min(most, policy.max_nodes)
         self._num_outputs = max(self._num_nodes, backend.NUM_ROWS, TARGET_ROWS if measures else 0)
+        self._drafts = drafts
         self._free = list(range(models.config.num_conversations))
         self._open: dict[int, Conversation] = {}
         self._draft: llama.Context | None = None
@@ -73,7 +75,8 @@ class Contexts:
             if drafts and models.draft is not None:
                 self._draft = self._draft_context(models.draft)
                 opened.callback(self._draft.close)
-                self._choose_backend()
+                if not models.uses_head:
+                    self._choose_backend()
 
     def conversation(
         self, policy: Policy, on_close: Callable[[], None] = lambda: None
@@ -176,6 +179,7 @@ class Contexts:
             types=self._models.config.cache_types,
             adapters=models.adapters,
             num_snapshots=self._num_snapshots,
+            gives_states=self._drafts and models.uses_head,
         )
 
     def _draft_context(self, model: llama.Model) -> llama.Context:
@@ -183,7 +187,13 @@ class Contexts:
         # The draft may evaluate any node of a tree, the target those that it checks.
         cells = plan.num_ctx_draft + self._capacity
         types = self._models.config.cache_types_draft
-        return self._context(model, cells=cells, flash_attn=plan.flash_attn_draft, types=types)
+        return self._context(
+            model,
+            cells=cells,
+            flash_attn=plan.flash_attn_draft,
+            types=types,
+            is_head=self._models.uses_head,
+        )
 
     def _context(
         self,
@@ -192,8 +202,7 @@ class Contexts:
         cells: int,
         flash_attn: str,
         types: tuple[str, str],
-        adapters: Sequence[Any] = (),
-        num_snapshots: int | None = None,
+        **options: Any,
     ) -> llama.Context:
         config = self._models.config
         cells *= config.num_conversations
@@ -206,8 +215,7 @@ class Contexts:
             flash_attn=flash_attn,
             type_k=types[0],
             type_v=types[1],
-            adapters=adapters,
-            num_snapshots=num_snapshots,
+            **options,
         )
 
     def _cache(self, context: llama.Context, block: int) -> Cache:
@@ -218,7 +226,8 @@ class Contexts:
         models, has_own_ids = self._models, self._translation is not None
         if self._draft is None or models.draft is None or models.pair is None:
             return None
-        return ModelDrafter(
+        kind = HeadDrafter if models.uses_head else ModelDrafter
+        return kind(
             self._cache(self._draft, block),
             num_ctx=models.plan.num_ctx_draft,
             vocab_limit=models.draft.num_vocab if has_own_ids else models.pair.draft_limit,

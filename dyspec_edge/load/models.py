@@ -12,17 +12,24 @@ import numpy as np
 
 from dyspec_edge import llama
 from dyspec_edge.decode.policy import DEFAULT, Policy, parse
-from dyspec_edge.errors import DeviceError, OptionError
+from dyspec_edge.errors import DeviceError
 from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.files.pair import PairReport, require_pair, require_target
-from dyspec_edge.files.transfer import format_bytes
 from dyspec_edge.load.calibration import Calibrator, file_key
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.disk_cache import DiskCache
 from dyspec_edge.load.machine import available_memory, physical_cores
 from dyspec_edge.load.plan import LoadPlan, plan_load
 from dyspec_edge.load.sequoia_rates import rates_key, recall
+from dyspec_edge.load.speculation import (
+    can_speculate,
+    chain_notice,
+    draft_obstacle,
+    drafts_by_head,
+    head_notice,
+    plain_reason_of,
+)
 from dyspec_edge.load.streaming import Streaming, stream_as_planned
 
 Progress = Callable[[str, float], None]
@@ -34,7 +41,8 @@ class Models:
 
     Attributes:
         plan: how they were loaded.
-        target, draft: the draft is None where decoding cannot use one.
+        target, draft: the draft is None where decoding cannot use one, and the target itself where
+            the head in its file drafts.
         adapters: of the target.
         reports: what the files of both are.
         pair: how their vocabularies fit.
@@ -68,17 +76,19 @@ class Models:
     @property
     def can_speculate(self) -> bool:
         """Whether the target can check a tree, or a chain at least."""
-        return _can_speculate(self.reports[0])
+        return can_speculate(self.reports[0])
 
     def policy(self, spec: str, verify: str) -> Policy:
         """A new policy, with what was measured for these models."""
         config = self.config
 
         def rates() -> Any:
-            if config.draft is None:
+            if config.draft_file is None:
                 return ()
             kind = "residual" if verify == "residual" else "match"
-            return recall(rates_key(config.model, config.draft, kind, config.draft_temperature))
+            return recall(
+                rates_key(config.model, config.draft_file, kind, config.draft_temperature)
+            )
 
         policy = parse(spec, self.target.end_tokens, rates)
         if self.plan.num_snapshots:
@@ -111,21 +121,26 @@ class Models:
                 flash_attn=plan.flash_attn_draft,
                 cache_types=list(config.cache_types_draft),
                 device_sampling=config.device_sampling,
+                **({"head": True} if self.uses_head else {}),
                 **common,
             )
         kept = DiskCache(stores.cache_dir() / "curves")
         return Calibrator(kept, key, draft_key, afresh=afresh)
 
+    @property
+    def uses_head(self) -> bool:
+        """Whether the draft is the head in the target's file."""
+        return self.draft is self.target
+
     def without_draft(self) -> Models:
-        """The same without its draft, which is closed."""
-        if self.draft is not None:
+        """The same without its draft, which is closed if it has a file of its own."""
+        if self.draft is not None and not self.uses_head:
             self.draft.close()
         return replace(self, draft=None, pair=None)
 
     def close(self) -> None:
         """Close the models; contexts come first.  Idempotent."""
-        if self.draft is not None:
-            self.draft.close()
+        self.without_draft()
         self.target.close()
 
 
@@ -144,13 +159,16 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
     asked = parse(config.policy or DEFAULT, np.empty(0, np.int32))
     report = inspect_file(config.model)
     require_target(report)
-    plain_reason = _plain_reason(config, report, asked)
+    has_head = drafts_by_head(config, report)
+    plain_reason = plain_reason_of(config, report, asked, has_head)
     pair: PairReport | None = None
     draft_report: FileReport | None = None
     notices: list[str] = []
-    if plain_reason is None and config.draft is not None:
-        draft_report = inspect_file(config.draft)
-        plain_reason = _draft_obstacle(config, draft_report, asked)
+    if plain_reason is None and has_head:
+        draft_report = report
+    elif plain_reason is None and config.draft_file is not None:
+        draft_report = inspect_file(config.draft_file)
+        plain_reason = draft_obstacle(config, draft_report, asked)
     if plain_reason is None and draft_report is not None:
         pair = require_pair(report, draft_report)
         if pair.num_only_target or pair.num_only_draft or pair.differing:
@@ -159,21 +177,27 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         draft_report = None
     if not asked.uses_draft:
         draft_report = None
-    plan = _plan(config, report, draft_report)
+    has_head = has_head and draft_report is not None
+    own_draft = None if has_head else draft_report
+    plan = _plan(config, report, own_draft)
     notices.extend(plan.notices)
+    if has_head:
+        has_head = not plan.streamed  # its weights would be gone when it is its turn
+        draft_report = report if has_head else None
+        notices.append(head_notice(report, is_used=has_head))
     if plan.num_snapshots and plain_reason is None and asked.max_nodes:
-        notices.append(_chain_notice(report, plan.num_snapshots))
+        notices.append(chain_notice(report, plan.num_snapshots))
     with closing_on_error() as opened:
-        target = _open(config, plan, config.model, "target", on_progress)
+        target = _open(config, plan, config.model, "target", on_progress, with_head=has_head)
         opened.callback(target.close)
         adapters = tuple(target.load_adapter(path) for path in config.lora)
         streaming = stream_as_planned(
-            target, plan, draft_report, notices, on_progress, wanted=config.stream != "off"
+            target, plan, own_draft, notices, on_progress, wanted=config.stream != "off"
         )
         maps_draft = streaming.maps_draft if streaming else plan.streamed and plan.room == 0
-        draft = None
-        if draft_report is not None:
-            draft = _open(config, plan, draft_report.path, "draft", on_progress, maps_draft)
+        draft = target if has_head else None
+        if own_draft is not None:
+            draft = _open(config, plan, own_draft.path, "draft", on_progress, maps_draft)
     return Models(
         config,
         plan,
@@ -203,6 +227,8 @@ def _open(
     role: str,
     report: Progress | None,
     maps_draft: bool = False,
+    *,
+    with_head: bool = False,
 ) -> llama.Model:
     is_draft = role == "draft"
     streams = plan.streamed and not is_draft
@@ -214,6 +240,7 @@ def _open(
         use_mmap=use_mmap,
         use_mlock=config.use_mlock and not plan.streamed,
         use_extra_bufts=not (streams or maps_draft),
+        with_head=with_head,
         on_progress=(lambda x: report(f"loading {role} {path.name}", x)) if report else None,
     )
 
@@ -239,42 +266,4 @@ def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | N
         flash_attn=config.flash_attn,
         gpu_build=llama.supports_gpu(),
         stream=config.stream,
-    )
-
-
-def _can_speculate(report: FileReport) -> bool:
-    return report.state in ("none", "snapshots")
-
-
-def _chain_notice(report: FileReport, num_snapshots: int) -> str:
-    size = format_bytes(report.state_bytes)
-    return (
-        f"{report.path.name} is {report.kind} ({report.architecture}): trees are chains of at most "
-        f"{num_snapshots} tokens, taken back by as many snapshots of its state of {size}"
-    )
-
-
-def _plain_reason(config: EngineConfig, report: FileReport, asked: Policy) -> str | None:
-    """Why decoding is plain whatever the draft, as a line to show; None if it need not be."""
-    if not _can_speculate(report):
-        return (
-            f"{report.path.name} is {report.kind} ({report.architecture}): its state cannot branch "
-            "into a tree nor be taken back, so decoding is plain"
-        )
-    if config.draft is None:
-        if asked.needs_draft:
-            raise OptionError(f"policy '{config.policy}' needs a draft model; name one with -md")
-        if asked.uses_draft and config.verify == "residual":
-            return "no draft model: with --verify residual decoding is plain (-md adds one)"
-    return None
-
-
-def _draft_obstacle(config: EngineConfig, draft: FileReport, asked: Policy) -> str | None:
-    if draft.state == "none":
-        return None
-    lookup = asked.uses_draft and not asked.needs_draft and config.verify != "residual"
-    then = "it is not used" if lookup else "decoding is plain"
-    return (
-        f"{draft.path.name} is {draft.kind} ({draft.architecture}): it cannot draft a tree, so "
-        f"{then}"
     )

@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 16
+ABI_VERSION = 17
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -52,6 +52,7 @@ class TreeStruct(ctypes.Structure):
 LLAMA_FUNCTIONS = (
     *("decode", "synchronize", "get_logits", "memory_seq_rm", "memory_seq_cp"),
     *("state_seq_get_size_ext", "state_seq_get_data_ext", "state_seq_set_data_ext"),
+    "get_embeddings_nextn",
 )
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
 
@@ -142,9 +143,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_gate_watch": (None, [address_t, address_t]),
     "dyspec_gate_eval": (ctypes.c_bool, [address_t, ctypes.c_bool, address_t]),
     "dyspec_gate_abort": (ctypes.c_bool, [address_t]),
-    "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 7]),
+    "dyspec_cache_create": (address_t, [*[address_t] * 3, *[c_int32] * 8]),
     "dyspec_cache_free": (None, [address_t]),
     "dyspec_cache_pad_to": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_cache_set_states": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_read": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_evaluate": (
         c_int32,

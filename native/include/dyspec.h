@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 16
+#define DYSPEC_ABI_VERSION 17
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -377,6 +377,7 @@ typedef struct dyspec_llama {
                                      uint32_t flags);
     size_t (*state_seq_set_data_ext)(void *context, const uint8_t *from, size_t size, int32_t seq,
                                      uint32_t flags);
+    float *(*get_embeddings_nextn)(void *context); // NULL where llama.cpp does not export it
 } dyspec_llama;
 
 // A committed prefix and a tree on top of it, in a block of sequence ids of a context.  Cells of
@@ -388,14 +389,21 @@ typedef struct dyspec_cache dyspec_cache;
 // `max_rows` of a pass, `max_outputs` of them with logits; `tree_capacity` nodes with the root.
 // n_snapshots: how many tokens of the last pass a recurrent state can take back; it has one id, and
 // a pass over a tree has at most n_snapshots + 1 rows, a chain.  -1: the model has no such state.
+// n_state: floats of the hidden state that each row of a multi-token-prediction head takes beside
+// its token; 0 for everything else.
 DYSPEC_API dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
                                              int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
                                              int32_t tree_capacity, int32_t first_id, int32_t n_ids,
-                                             int32_t n_snapshots);
+                                             int32_t n_snapshots, int32_t n_state);
 DYSPEC_API void dyspec_cache_free(dyspec_cache *cache);
 
 // From now on the rows of a pass over nodes are filled up to the next of `sizes`, which ascend.
 DYSPEC_API int32_t dyspec_cache_pad_to(dyspec_cache *cache, const int32_t *sizes, int32_t n);
+
+// For a head: the hidden states float[n, n_state] that the target has left before each of the next
+// n tokens, read or root; what is missing counts as zeros.  Below the root a node takes what the
+// head itself has left at its parent.
+DYSPEC_API int32_t dyspec_cache_set_states(dyspec_cache *cache, const float *states, int32_t n);
 
 // One pass without logits over n tokens (at most max_rows), which are appended to the prefix.
 // Returns 0 or DYSPEC_E_DECODE; DYSPEC_E_ARGUMENT: too many, or there is a tree.

@@ -87,12 +87,49 @@ void cut_all(dyspec_cache &x, int32_t length) {
     forget(x);
 }
 
+// The hidden state before the i-th token that is still to be read; nullptr where it is not known.
+const float *state_before(const dyspec_cache &x, int32_t i) {
+    const size_t at = (x.next_state + size_t(i)) * size_t(x.n_state);
+    return at < x.states.size() ? x.states.data() + at : nullptr;
+}
+
+void set_states_of_tokens(dyspec_cache &x, int32_t n) {
+    for (int32_t i = 0; i < n && x.n_state > 0; i++) {
+        x.batch.set_state(i, state_before(x, i));
+    }
+}
+
+// A node takes the state that its parent's row has left.
+void set_states_of_nodes(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes, int32_t n,
+                         int32_t n_unread) {
+    for (int32_t i = 0; i < n && x.n_state > 0; i++) {
+        const int64_t above = int64_t(tree.parent[nodes[i]]) * x.n_state;
+        x.batch.set_state(x.first_row + i,
+                          nodes[i] == 0 ? state_before(x, n_unread) : x.node_states.data() + above);
+    }
+    for (int32_t row = x.first_row + n; row < x.batch.size() && x.n_state > 0; row++) {
+        x.batch.set_state(row, nullptr);
+    }
+}
+
+void keep_states_of_nodes(dyspec_cache &x, const int32_t *nodes, int32_t n) {
+    const float *rows = x.n_state > 0 ? x.llama.get_embeddings_nextn(x.context) : nullptr;
+    for (int32_t i = 0; i < n && rows != nullptr; i++) {
+        std::copy_n(rows + int64_t(x.first_row + i) * x.n_state, x.n_state,
+                    x.node_states.data() + int64_t(nodes[i]) * x.n_state);
+    }
+}
+
 // A pass over tokens behind the prefix, without logits.
 int32_t read(dyspec_cache &x, const int32_t *tokens, int32_t n, int32_t (*pass)(dyspec_cache &)) {
     x.batch.clear();
     x.batch.add(tokens, n, x.n_past, x.own_ids.data(), 1, false);
+    set_states_of_tokens(x, n);
     const int32_t code = pass(x);
-    x.n_past += code == 0 ? n : 0;
+    if (code == 0) {
+        x.n_past += n;
+        x.next_state += size_t(n);
+    }
     return code;
 }
 
@@ -150,6 +187,8 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
                     x.ids.data() + first[0], first[1] - first[0], true);
     }
     const int32_t n_padding = pad(x, n);
+    set_states_of_tokens(x, x.first_row);
+    set_states_of_nodes(x, tree, nodes, n, x.first_row);
     const int32_t code = counted_decode(x);
     if (code < 0) {
         return code;
@@ -158,6 +197,8 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
         const int32_t last = nodes[n - 1];
         cut(x, x.seq[size_t(last)], root_pos + tree.depth[last] + 1);
     }
+    keep_states_of_nodes(x, nodes, n);
+    x.next_state += size_t(root_pos - x.n_past);
     x.n_past = root_pos;
     if (nodes[0] == 0) { // whoever carries the root has read what stands before it
         std::fill(x.shared.begin(), x.shared.begin() + x.n_used, root_pos);
@@ -179,13 +220,13 @@ extern "C" {
 dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
                                   int32_t n_vocab, int32_t max_rows, int32_t max_outputs,
                                   int32_t tree_capacity, int32_t first_id, int32_t n_ids,
-                                  int32_t n_snapshots) {
+                                  int32_t n_snapshots, int32_t n_state) {
     if (n_vocab < 1 || max_rows < 1 || max_outputs < 1 || tree_capacity < 1 || first_id < 0 ||
-        n_ids < 1 || (n_snapshots >= 0 && n_ids > 1)) {
+        n_ids < 1 || n_state < 0 || (n_snapshots >= 0 && n_ids > 1)) {
         return nullptr;
     }
     return make<dyspec_cache>(*llama, context, memory, n_vocab, max_rows, max_outputs,
-                              tree_capacity, first_id, n_ids, n_snapshots);
+                              tree_capacity, first_id, n_ids, n_snapshots, n_state);
 }
 
 void dyspec_cache_free(dyspec_cache *cache) {
@@ -197,6 +238,15 @@ int32_t dyspec_cache_pad_to(dyspec_cache *cache, const int32_t *sizes, int32_t n
         return DYSPEC_E_ARGUMENT;
     }
     cache->sizes.assign(sizes, sizes + n);
+    return 0;
+}
+
+int32_t dyspec_cache_set_states(dyspec_cache *cache, const float *states, int32_t n) {
+    if (n < 0) {
+        return DYSPEC_E_ARGUMENT;
+    }
+    cache->states.assign(states, states + int64_t(n) * cache->n_state);
+    cache->next_state = 0;
     return 0;
 }
 
@@ -253,6 +303,7 @@ int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n)
         x.n_past += n_kept;
         share(x, winner, 0, x.n_past);
     }
+    x.next_state += size_t(n_kept);
     forget(x);
     return n_kept;
 }
@@ -274,6 +325,9 @@ int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seco
     x.batch.clear();
     for (int32_t row = 0; row < n_rows; row++) {
         x.batch.add(&token, 1, x.n_past + row, x.own_ids.data(), 1, row >= n_rows - x.max_outputs);
+        if (x.n_state > 0) {
+            x.batch.set_state(row, nullptr);
+        }
     }
     x.first_row = std::max(0, n_rows - x.max_outputs);
     const auto started = Clock::now();

@@ -23,14 +23,15 @@ struct Checkpoint {
 struct dyspec_cache {
     dyspec_cache(const dyspec_llama &llama, void *context, void *memory, int32_t n_vocab,
                  int32_t max_rows, int32_t max_outputs, int32_t tree_capacity, int32_t first_id,
-                 int32_t n_ids, int32_t n_snapshots)
+                 int32_t n_ids, int32_t n_snapshots, int32_t n_state)
         : llama(llama), context(context), memory(memory), n_vocab(n_vocab), max_rows(max_rows),
           max_outputs(max_outputs), tree_capacity(tree_capacity), first_id(first_id), n_ids(n_ids),
-          n_snapshots(n_snapshots), batch(max_rows), own_ids(size_t(n_ids)),
-          ids(size_t(max_outputs) * size_t(n_ids)), offsets(size_t(max_outputs) + 1),
-          copies(3 * size_t(max_outputs)), seq(size_t(tree_capacity), -1),
-          continued(size_t(tree_capacity)), row(size_t(tree_capacity)),
-          row_of(size_t(tree_capacity)), shared(size_t(n_ids)) {
+          n_snapshots(n_snapshots), n_state(n_state), batch(max_rows, n_state),
+          own_ids(size_t(n_ids)), ids(size_t(max_outputs) * size_t(n_ids)),
+          offsets(size_t(max_outputs) + 1), copies(3 * size_t(max_outputs)),
+          seq(size_t(tree_capacity), -1), continued(size_t(tree_capacity)),
+          row(size_t(tree_capacity)), row_of(size_t(tree_capacity)), shared(size_t(n_ids)),
+          node_states(size_t(tree_capacity) * size_t(n_state)) {
         std::iota(own_ids.begin(), own_ids.end(), first_id);
     }
 
@@ -44,6 +45,7 @@ struct dyspec_cache {
     const int32_t first_id;
     const int32_t n_ids;
     const int32_t n_snapshots; // of a recurrent state; -1: there is none
+    const int32_t n_state;     // floats of the hidden state that a row takes beside its token
     dyspec::Batch batch;
     std::vector<int32_t> own_ids; // first_id, first_id + 1, ...
     // of the nodes of a pass: as dyspec_assign_sequences writes them, ids as llama.cpp knows them
@@ -54,6 +56,9 @@ struct dyspec_cache {
     std::vector<uint64_t> row;      // address of the node's logits
     std::vector<int32_t> row_of;    // scratch
     std::vector<int32_t> shared;    // by id
+    std::vector<float> node_states; // of a head: the hidden state that it left at each node
+    std::vector<float> states;      // and those that stand before the next tokens
+    size_t next_state = 0;          // where among them the next token's is
     std::vector<int32_t> sizes;     // ascending: rows of a pass are padded to the next of these
     int32_t n_past = 0;             // length of the prefix
     int32_t n_used = 1;             // ids that the tree has taken

@@ -127,7 +127,8 @@ const dyspec_llama functions{
     [](void *llama, int32_t from, int32_t to, int32_t first, int32_t end) {
         fake(llama).copy(from, to, first, end);
     },
-    nullptr, // there is no recurrent state
+    nullptr, // there is no recurrent state, and no head
+    nullptr,
     nullptr,
     nullptr,
 };
@@ -149,7 +150,7 @@ struct Conversation {
         : rng(rng), llama(llama), next_token(next_token) {
         const int32_t max_outputs = 1 + below(24), max_rows = max_outputs + below(16);
         cache.reset(dyspec_cache_create(&functions, &llama, &llama, 1, max_rows, max_outputs,
-                                        1 + below(48), first_id, 1 + below(20), -1));
+                                        1 + below(48), first_id, 1 + below(20), -1, 0));
         CHECK(cache != nullptr);
         Ints sizes;
         for (int32_t size = below(4); size < max_rows && below(5); size += 1 + below(8)) {

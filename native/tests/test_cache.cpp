@@ -1,5 +1,6 @@
 #include "cache.h"
 #include "check.h"
+#include "tree_arrays.h"
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,8 @@ struct Calls {
     int32_t n_rows = 0, n_outputs = 0, code = 0;
     bool can_cut = true, can_restore = true;
     int32_t state = 0; // the position of the last row
+    // of a head: what came in with each row of the last pass, and what it leaves there
+    std::vector<float> taken, states;
     float logits = 0;
 };
 
@@ -25,6 +28,12 @@ const dyspec_llama functions{
     [](void *llama, dyspec_batch batch) {
         calls(llama).n_rows = batch.n_tokens;
         calls(llama).state = batch.pos[batch.n_tokens - 1];
+        calls(llama).taken.clear();
+        calls(llama).states.clear();
+        for (int32_t row = 0; row < batch.n_tokens && batch.embd != nullptr; row++) {
+            calls(llama).taken.push_back(batch.embd[row]);
+            calls(llama).states.push_back(100.0f + float(batch.token[row]));
+        }
         calls(llama).n_outputs = 0;
         for (int32_t row = 0; row < batch.n_tokens; row++) {
             calls(llama).n_outputs += batch.logits[row];
@@ -47,6 +56,7 @@ const dyspec_llama functions{
         std::memcpy(&calls(llama).state, from, size);
         return calls(llama).can_restore ? size : 0;
     },
+    [](void *llama) { return calls(llama).states.data(); },
 };
 
 struct Free {
@@ -54,9 +64,9 @@ struct Free {
 };
 
 std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t n_ids,
-                                         int32_t n_snapshots = -1) {
-    return std::unique_ptr<dyspec_cache, Free>(
-        dyspec_cache_create(&functions, &calls, &calls, 1, 8, 3, 4, first_id, n_ids, n_snapshots));
+                                         int32_t n_snapshots = -1, int32_t n_state = 0) {
+    return std::unique_ptr<dyspec_cache, Free>(dyspec_cache_create(
+        &functions, &calls, &calls, 1, 8, 3, 4, first_id, n_ids, n_snapshots, n_state));
 }
 
 } // namespace
@@ -64,7 +74,8 @@ std::unique_ptr<dyspec_cache, Free> make(Calls &calls, int32_t first_id, int32_t
 TEST(numbers_out_of_range_make_no_cache) {
     Calls told;
     const auto create = [&told](int32_t rows, int32_t outputs, int32_t nodes, int32_t ids) {
-        return dyspec_cache_create(&functions, &told, &told, 1, rows, outputs, nodes, 0, ids, -1);
+        return dyspec_cache_create(&functions, &told, &told, 1, rows, outputs, nodes, 0, ids, -1,
+                                   0);
     };
     CHECK(create(0, 1, 1, 1) == nullptr && create(1, 0, 1, 1) == nullptr);
     CHECK(create(1, 1, 0, 1) == nullptr && create(1, 1, 1, 0) == nullptr);
@@ -158,4 +169,30 @@ TEST(a_recurrent_state_comes_back_from_its_copy) {
     CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
     told.can_restore = false;
     CHECK(dyspec_cache_rewind(cache.get(), 4) == 0);
+}
+
+TEST(rows_of_a_head_take_the_states_of_what_stands_before_them) {
+    Calls told;
+    const auto cache = make(told, 0, 2, -1, 1);
+    const int32_t tokens[] = {1, 2, 3};
+    const float states[] = {0.5f, 1.5f, 2.5f, 3.5f};
+    CHECK(dyspec_cache_set_states(cache.get(), states, -1) == DYSPEC_E_ARGUMENT);
+    CHECK(dyspec_cache_set_states(cache.get(), states, 4) == 0);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 2) == 0);
+    CHECK((told.taken == std::vector<float>{0.5f, 1.5f}));
+    TreeArrays arrays(4, 1);
+    std::copy_n(std::array<int32_t, 4>{7, 8, 9, 6}.begin(), 4, arrays.token.begin());
+    std::copy_n(std::array<int32_t, 4>{-1, 0, 0, 1}.begin(), 4, arrays.parent.begin());
+    std::copy_n(std::array<int32_t, 4>{0, 1, 1, 2}.begin(), 4, arrays.depth.begin());
+    const int32_t root = 0, below[] = {1, 2}, last = 3;
+    const dyspec_tree *tree = &arrays.tree;
+    CHECK(dyspec_cache_evaluate(cache.get(), tree, &root, 1, tokens + 2, 1) == 2);
+    CHECK((told.taken == std::vector<float>{2.5f, 3.5f})); // one token and the root
+    CHECK(dyspec_cache_evaluate(cache.get(), tree, below, 2, nullptr, 0) == 2);
+    CHECK((told.taken == std::vector<float>{107.0f, 107.0f})); // what the root's row has left
+    CHECK(dyspec_cache_evaluate(cache.get(), tree, &last, 1, nullptr, 0) == 1);
+    CHECK((told.taken == std::vector<float>{108.0f}));
+    CHECK(dyspec_cache_commit(cache.get(), &root, 1) == 1);
+    CHECK(dyspec_cache_read(cache.get(), tokens, 1) == 0);
+    CHECK((told.taken == std::vector<float>{0.0f})); // nobody has said what stands there
 }

@@ -272,6 +272,10 @@ def test_defaults_are_those_of_the_engine(run: Run, engines: list[FakeEngine]) -
         (["x", "--memory-limit", "7T"], "like 700M or 12G"),
         (["x", "--memory-limit", "0"], "like 700M or 12G"),
         (["x", "--spec-draft-n-max", "4", "--policy", "none"], "leave them out beside --policy"),
+        (["x", "--spec-type", "draft-simple"], "needs a draft's file; name one with -md FILE"),
+        (["x", "--spec-type", "draft-eagle3"], "--spec-type draft-eagle3: that cannot draft here"),
+        (["x", "--spec-type", "draft-mtp", "-md", "a"], "means -md mtp; leave the other draft"),
+        (["x", "--spec-type", "none", "--policy", "priced"], "means --policy none"),
         (["x", "--spec-draft-p-min", "0.5"], "needs --spec-draft-n-max N"),
         (["x", "--hub-timeout", "0"], "0 is not 1 or more"),
         (["-e", r"a\xff"], "-e makes byte 0xff of"),
@@ -431,6 +435,7 @@ def test_every_option_of_the_design_exists() -> None:
         "--policy --verify --draft-temp --device-sampling "
         "--chat-template --chat-template-kwargs --reasoning --ignore-eos -e -ctkd -ctvd -r "
         "--grammar --grammar-file -j --json-schema -jf --json-schema-file "
+        "--spec-type "
         "--load-mode --spec-draft-model --spec-draft-ngl --spec-draft-n-max --spec-draft-p-min "
         "--chat-template-file -sys -n --verbose --stop --raw --json -f"
     )

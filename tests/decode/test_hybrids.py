@@ -163,7 +163,7 @@ def test_ends_and_stops(pair: TinyPair, plain: PlainTexts, policy: str) -> None:
             following = [*text, *out[: len(out) // 2], *prompt(seed=90 + seed)[1:]]
             wanted = plain.reply(tuple(following), WARM, seed, 20)
             assert reply(decoder, following, WARM, seed=seed, max_tokens=20) == wanted
-    assert num_ended > 0
+    assert num_ended > 3
 
 
 def test_a_consumer_walks_away(pair: TinyPair, plain: PlainTexts) -> None:

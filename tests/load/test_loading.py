@@ -6,6 +6,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +31,7 @@ from dyspec_edge.errors import (
     VocabularyError,
 )
 from dyspec_edge.load.contexts import Contexts
-from dyspec_edge.load.loading import Loaded
+from dyspec_edge.load.loading import Loaded, load
 from dyspec_edge.load.models import open_models
 from tests import tiny
 from tests.conftest import TinyPair
@@ -192,6 +193,39 @@ def test_snapshots_are_no_more_than_a_policy_needs(
     for policy, wanted in (("none", 0), ("chain:3", 3), ("dyspec:64", 16)):
         with opened(*pair, policy=policy) as engine:
             assert engine.conversation.target.context.num_snapshots == wanted
+
+
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
+def test_the_head_in_the_file_drafts(
+    tiny_headed: Callable[..., TinyPair], architecture: Architecture
+) -> None:
+    path = tiny_headed(architecture).target
+    with opened(path, Path("none"), policy="none") as engine:
+        assert "prediction head" not in notices(engine)
+        expected = converse(engine)
+    for draft in (None, Path("mtp")):
+        for policy in ("dyspec:8", "chain:4", "priced"):
+            with opened(path, draft, policy=policy) as engine:
+                assert "draft: the multi-token-prediction head of" in notices(engine)
+                replies = converse(engine)
+            assert [r.text for r in replies] == [r.text for r in expected]
+            if policy != "priced":  # what it does depends on real time
+                assert sum(reply.stats.accepted_tokens for reply in replies) > 0
+
+
+def test_the_head_is_priced_like_any_draft(tiny_headed: Callable[..., TinyPair]) -> None:
+    config = tiny_config(tiny_headed("glm4moe").target, policy="priced")
+    with closing(load(config)) as loaded:
+        assert loaded.prices is not None
+        assert loaded.prices.draft is not None
+        assert loaded.prices.draft.at(1) < loaded.prices.target.at(1)
+
+
+def test_a_head_that_is_not_there(tiny_target: Path) -> None:
+    with pytest.raises(OptionError, match=r"-md mtp: target.gguf has no multi-token-prediction"):
+        Engine.load(tiny_config(tiny_target, Path("mtp")))
+    with pytest.raises(OptionError, match="needs a draft"):
+        Engine.load(tiny_config(tiny_target, Path("none"), policy="chain:4"))
 
 
 def test_a_recurrent_draft_is_not_used_and_named(tiny_target: Path, tiny_recurrent: Path) -> None:

@@ -172,7 +172,7 @@ def open_session(
     from dyspec_edge.load.machine import physical_cores
 
     config.check()
-    models = [config.model, *([config.draft] if config.draft is not None else [])]
+    models = [config.model, *([config.draft_file] if config.draft_file is not None else [])]
     for path in models:
         inspect_file(path)  # a file that is no model is not worth hashing
     with Bar(terminal) as bar:
@@ -180,7 +180,7 @@ def open_session(
             lambda tell: hashes(models, lambda x: tell("hashing models", x)), bar
         )
     where = conditions(found, config.num_threads or physical_cores(), "dyspec-edge")
-    draft = found[config.draft] if config.draft is not None else None
+    draft = found[config.draft_file] if config.draft_file is not None else None
     return Session(config, wanted, journal, (found[config.model], draft), where)
 
 

@@ -5,6 +5,10 @@
     commit    keep what was read of the accepted path, drop the rest of the tree
     rewind    keep no more than the beginning of the text
 
+and, for a head, which goes on from the target's own thoughts, a fifth one:
+
+    hear      take the hidden states of what the target has just read
+
 Texts, trees and paths are the target's: its token ids, its positions.  What they are for the
 drafter (the same ids, those of another vocabulary) is the drafter's business
 alone, as is what it keeps of them.
@@ -49,11 +53,13 @@ class Drafter(ABC):
         temperature: of the soft-max over candidates; None for the verifier's own choice.
         longest_read: of more unread tokens than that only the first and the last ones are read;
             None for all.
+        hears: whether it wants hidden states; the target's passes leave them then.
     """
 
     longest_read: int | None = None
     ranking: Ranking | None = None
     temperature: float | None = None
+    hears: bool = False
 
     @property
     def shared_cache(self) -> Cache | None:
@@ -122,6 +128,16 @@ class Drafter(ABC):
 
         Args:
             path: the accepted nodes, the root first.
+        """
+        return
+
+    def hear(self, first: int, tokens: Sequence[int], states: npt.NDArray[np.float32]) -> None:
+        """Take note of what the target has read, and what it made of it.
+
+        Args:
+            first: position of the first of `tokens` in the text.
+            states: float32[n, num_embd], the target's hidden state at each of them; valid until its
+                next pass.
         """
         return
 

@@ -228,8 +228,7 @@ class ModelDrafter(Drafter):
         if self._step is not None:
             assert self._step[0] is tree, "one tree a step"
             return
-        self._choose_excerpt()
-        self._unread = self._known(self._excerpt.of(self._text, len(self.cache.tokens)))
+        self._unread = self._take_unread()
         unread = np.array(self._unread, np.int32)
         grammar, sampler = self.ranking.grammar, self.cache.context.backend_sampler
         native.lib.dyspec_drafter_set_backend_sampler(
@@ -246,6 +245,11 @@ class ModelDrafter(Drafter):
             self._index,
         )
         self._step = tree, self.ranking
+
+    def _take_unread(self) -> list[int]:
+        """What the first pass of a step reads before the root."""
+        self._choose_excerpt()
+        return self._known(self._excerpt.of(self._text, len(self.cache.tokens)))
 
     def _check(self, code: int) -> None:
         assert self._step is not None

@@ -1,0 +1,135 @@
+"""Candidates from the multi-token-prediction head in the target's own file.
+
+A row of the head is a token and the hidden state before it; it leaves logits for the token after
+and a hidden state of its own, from which the rows below it go on:
+
+    text    ...  a       b       root          c            d
+    state        h(x)    h(a)    h(b)          h'(root)     h'(c)     h: the target's, h': its own
+
+Of an accepted path only the root's row was built on a state of the target's; what is below it is
+read again, with true states, together with the next root.  The head's cache is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dyspec_edge.decode.cache import Cache, common_prefix
+from dyspec_edge.decode.draft.model import ModelDrafter
+from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.tree import TokenTree
+
+MOST_PENDING = 512
+"""Tokens whose states are kept until the head reads them; with more it reads unasked."""
+
+
+class HeadDrafter(ModelDrafter):
+    """Drafts with a head.
+
+    Args:
+        cache: over the head's context; closed by `close`.
+        num_ctx, vocab_limit, excluded, temperature: as for a model.
+    """
+
+    hears = True
+
+    def __init__(self, cache: Cache, **options: Any) -> None:
+        super().__init__(cache, **options)
+        self._start = 0  # where in the text the cache begins
+        self._num_read = 0  # tokens of the cache, when the following were last true
+        self._pending: list[int] = []  # heard, not read
+        self._states = self._unknown  # before each of them and, one more, before what follows
+
+    @property
+    def shared_cache(self) -> Cache | None:
+        """None: of an accepted path it keeps less than the target."""
+        return None
+
+    @property
+    def num_behind(self) -> int:
+        """Tokens before the root that the next pass would have to read first."""
+        return len(self._text) - self._start - len(self.cache.tokens)
+
+    def begin(self, text: Sequence[int], ranking: Ranking) -> None:
+        """Take a new text, of which is kept what it has in common with what was heard."""
+        self.ranking, self._text = ranking, text
+        self._settle()
+        known = [*self.cache.tokens, *self._pending]
+        self.rewind(self._start + common_prefix(known, text[self._start :]))
+
+    def hear(self, first: int, tokens: Sequence[int], states: npt.NDArray[np.float32]) -> None:
+        """Keep what was not known yet, and the state behind it."""
+        self._settle()
+        known = self._start + len(self.cache.tokens) + len(self._pending)
+        if first > known:  # nobody has told what stands between
+            self._restart(first)
+            known = first
+        if known - first > len(tokens):  # it was read again, and nothing of it is new
+            return
+        new = tokens[known - first :]
+        # A token that was known may have been read with a guess of what follows.
+        behind = states[known - first - 1 : known - first] if known > first else self._states[-1:]
+        self._pending += new
+        self._states = np.concatenate([self._states[:-1], behind, states[known - first :]])
+        while len(self._pending) >= MOST_PENDING:
+            self._read()
+
+    def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
+        """Read what was heard."""
+        self._settle()
+        total = len(self._pending)
+        if total:
+            self._read()
+        if on_progress is not None:
+            on_progress(total, total)
+
+    def commit(self, tree: TokenTree, path: Sequence[int]) -> None:
+        """Keep the root, if it was read; the rest of the path is still to be heard."""
+        self._settle()
+        self.cache.commit(tree, path[:1])
+        self._num_read = len(self.cache.tokens)
+
+    def rewind(self, length: int) -> None:
+        """Keep nothing beyond the first `length` tokens of the text."""
+        self._settle()
+        kept = max(0, length - self._start)
+        num_read = len(self.cache.tokens)
+        if kept < num_read or kept == 0:
+            self._pending, self._states = [], self._unknown
+            self._num_read = self.cache.rewind(kept)
+            self._start = self._start if kept else 0
+            return
+        self.cache.rewind(num_read)  # drops a tree
+        del self._pending[kept - num_read :]
+        self._states = self._states[: kept - num_read + 1]
+
+    def _take_unread(self) -> list[int]:
+        self._settle()
+        self.cache.set_states(self._states)
+        return list(self._pending)
+
+    def _read(self) -> None:
+        self.cache.set_states(self._states)
+        self.cache.read(self._pending[:MOST_PENDING])
+        self._settle()
+
+    def _settle(self) -> None:
+        """Forget the states of what a pass has read."""
+        num = len(self.cache.tokens) - self._num_read
+        self._num_read = len(self.cache.tokens)
+        if num > 0:
+            del self._pending[:num]
+            self._states = self._states[num:]
+
+    def _restart(self, first: int) -> None:
+        self.cache.rewind(0)
+        self._start, self._num_read = first, 0
+        self._pending, self._states = [], self._unknown
+
+    @property
+    def _unknown(self) -> npt.NDArray[np.float32]:
+        return np.zeros((1, self.cache.context.model.num_embd), np.float32)

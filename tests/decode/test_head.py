@@ -1,0 +1,213 @@
+"""The multi-token-prediction head in the target's own file as its draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from typing import Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from dyspec_edge.decode.draft.head import HeadDrafter
+from dyspec_edge.decode.loop import Conversation
+from dyspec_edge.decode.tree import NUM_CANDIDATES
+from dyspec_edge.llama import Model
+from tests import batches
+from tests.conftest import TinyPair
+from tests.decode.test_loop import (
+    COOL,
+    GREEDY,
+    PENALISED,
+    WARM,
+    PlainTexts,
+    prompt,
+    tokens_of,
+    until_cancelled,
+)
+from tests.decoding import open_context, opened_decoder, reply, steps
+
+NUM_SNAPSHOTS = 8
+POLICIES = [
+    "chain:1",
+    "chain:6",
+    "specinfer:4x2x1",
+    "sequoia:16",
+    "dyspec:16",
+    "dyspec-threshold:24",
+    "priced",
+]
+SNAPSHOTS = {"glm4moe": None, "qwen35": NUM_SNAPSHOTS}
+
+
+@pytest.fixture(scope="module", params=["glm4moe", "qwen35"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def pair(kind: str, tiny_headed: Callable[..., TinyPair]) -> TinyPair:
+    return tiny_headed(kind)
+
+
+@pytest.fixture(scope="module")
+def plain(pair: TinyPair) -> Iterator[PlainTexts]:
+    with opened_decoder(pair, "none") as decoder:
+        yield PlainTexts(decoder)
+
+
+def head_of(decoder: Conversation) -> HeadDrafter:
+    assert isinstance(decoder.drafter, HeadDrafter)
+    return decoder.drafter
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_match_says_what_plain_decoding_says(
+    pair: TinyPair, plain: PlainTexts, kind: str, policy: str
+) -> None:
+    drafted = accepted = partly = 0
+    with opened_decoder(pair, policy, num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        for params in (GREEDY, COOL, WARM, PENALISED):
+            for seed in (1, 2):
+                text = prompt(seed=seed)
+                found = list(steps(decoder, text, params, seed=seed, max_tokens=60))
+                wanted = plain.reply(tuple(text), params, seed, 60)
+                assert tokens_of(found) == wanted
+                head = head_of(decoder).cache.tokens
+                assert head == [*text, *wanted][: len(head)]
+                drafted += sum(step.num_drafted for step in found)
+                accepted += sum(step.num_accepted for step in found)
+                partly += sum(0 < len(s.path) - 1 < s.num_drafted for s in found)
+        trees = decoder.policy.max_leaves > 1
+    assert drafted > 100
+    assert accepted > 30
+    assert partly > 5 or policy == "chain:1"
+    assert trees == (kind == "glm4moe" and not policy.startswith("chain"))
+
+
+class RawHead:
+    """A head as llama.cpp's own programs run it: every row with the true state before it."""
+
+    def __init__(self, pair: TinyPair) -> None:
+        self._model = Model(pair.target, with_head=True)
+        self._target = open_context(self._model, num_outputs=512, gives_states=True)
+        self._head = open_context(self._model, num_outputs=512, is_head=True)
+
+    def logits(self, tokens: list[int]) -> np.ndarray[Any, Any]:
+        """What the head expects after the last of `tokens`."""
+        num, size = len(tokens), self._model.num_embd
+        batches.clear(self._target)
+        batches.clear(self._head)
+        batch = batches.Batch(num)
+        batch.add(tokens, 0, output=True)
+        batch.decode(self._target)
+        states = np.zeros((num, size), np.float32)
+        states[1:] = self._target.hidden_states(num)[:-1]
+        raw = llama_cpp.llama_batch_init(num, size, 1)
+        ids = (llama_cpp.llama_token * num)(*tokens)
+        raw.token, raw.n_tokens = ids, num
+        np.ctypeslib.as_array(raw.embd, shape=(num, size))[:] = states
+        for row in range(num):
+            raw.pos[row], raw.n_seq_id[row], raw.seq_id[row][0] = row, 1, 0
+            raw.logits[row] = row == num - 1
+        assert llama_cpp.llama_decode(self._head._context, raw) == 0
+        raw.token = None
+        llama_cpp.llama_batch_free(raw)
+        found: np.ndarray[Any, Any] = self._head.row_view(self._head.logits_address()).copy()
+        return found
+
+    def close(self) -> None:
+        for thing in (self._head, self._target, self._model):
+            thing.close()
+
+
+def test_the_roots_candidates_are_those_of_true_states(pair: TinyPair, kind: str) -> None:
+    """Step after step, whatever was accepted, refused or decoded plainly before."""
+    text, num_seen = prompt(40, seed=4), 0
+    with (
+        closing(RawHead(pair)) as raw,
+        opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder,
+    ):
+        grow, turn = decoder.policy.grow, count()
+
+        def sometimes(*args: Any) -> Any:
+            return np.zeros(1, np.int32) if next(turn) % 5 == 4 else grow(*args)
+
+        decoder.policy.grow = sometimes  # type: ignore[method-assign]
+        for step in steps(decoder, text, COOL, seed=4, max_tokens=60):
+            tree = decoder.tree
+            if tree.num_candidates[0] > 0:
+                before = decoder.target.tokens[: len(decoder.target.tokens) - len(step.path)]
+                row = raw.logits([*before, int(tree.token[0])])
+                wanted = np.sort(row)[::-1][:NUM_CANDIDATES]
+                found = np.sort(row[tree.candidate_ids[0]])[::-1]
+                assert np.abs(found - wanted).max() < 1e-3
+                num_seen += 1
+    assert num_seen > 10
+
+
+def test_a_head_that_is_right(kind: str, tiny_headed: Callable[..., TinyPair]) -> None:
+    pair = tiny_headed(kind, layer_gain=0.0)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        found = [
+            s
+            for n in range(4)
+            for s in steps(decoder, prompt(seed=n), GREEDY, seed=n, max_tokens=60)
+        ]
+    drafted = [step for step in found if step.num_drafted]
+    first = np.mean([step.num_accepted > 0 for step in drafted])
+    assert first > 0.8
+    assert np.mean([len(step.tokens) for step in drafted]) > 3
+
+
+def test_a_head_that_is_wrong(kind: str, tiny_headed: Callable[..., TinyPair]) -> None:
+    pair = tiny_headed(kind, layer_gain=3.0)
+    with (
+        opened_decoder(pair, "none") as none,
+        opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder,
+    ):
+        found = list(steps(decoder, prompt(), WARM, seed=1, max_tokens=60))
+        assert tokens_of(found) == reply(none, prompt(), WARM, seed=1, max_tokens=60)
+    accepted = sum(step.num_accepted for step in found)
+    assert accepted < 0.2 * sum(step.num_drafted for step in found)
+
+
+def test_turns_rewinds_and_long_prompts(pair: TinyPair, plain: PlainTexts, kind: str) -> None:
+    with opened_decoder(
+        pair, "chain:4", num_ctx=1500, num_snapshots=SNAPSHOTS[kind], with_head=True
+    ) as decoder:
+        text = prompt(600, seed=2)  # more than a pass, and than the states that are kept
+        for turn in range(4):
+            if turn == 2:
+                text = [*text[:300], *prompt(30, seed=9)[1:]]
+            out = reply(decoder, text, WARM, seed=turn, max_tokens=30)
+            assert out == plain.reply(tuple(text), WARM, turn, 30)
+            decoder.rewind(len(text) + 10 * (turn % 2))
+            text = [*text, *out[:10], *prompt(10, seed=turn)[1:]]
+
+
+def test_an_abort_at_any_step(
+    pair: TinyPair, plain: PlainTexts, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = prompt(seed=1)
+    wanted = plain.reply(tuple(text), WARM, 1, 100)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        for where in ("grow", "learn"):
+            method = getattr(decoder.policy, where)
+            for at in range(4):
+                left = count(at, -1)
+
+                def aborting(*args: Any, method: Any = method, left: Iterator[int] = left) -> Any:
+                    found = method(*args)
+                    if next(left) == 0:
+                        decoder.abort()
+                    return found
+
+                monkeypatch.setattr(decoder.policy, where, aborting)
+                out = until_cancelled(decoder, text)
+                decoder.clear_abort()
+                assert out == wanted[: len(out)]
+                assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
+            monkeypatch.setattr(decoder.policy, where, method)
