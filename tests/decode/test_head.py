@@ -135,7 +135,7 @@ def test_the_roots_candidates_are_those_of_true_states(pair: TinyPair, kind: str
         def sometimes(*args: Any) -> Any:
             return np.zeros(1, np.int32) if next(turn) % 5 == 4 else grow(*args)
 
-        decoder.policy.grow = sometimes  # type: ignore[method-assign]
+        decoder.policy.grow = sometimes  # type: ignore[assignment, method-assign]
         for step in steps(decoder, text, COOL, seed=4, max_tokens=60):
             tree = decoder.tree
             if tree.num_candidates[0] > 0:
