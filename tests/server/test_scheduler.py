@@ -169,14 +169,14 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     prefill, step = Cache.prefill, Conversation._step
 
-    def reading(self: Cache, tokens: Any, *, on_progress: Any = None) -> int:
+    def reading(self: Cache, tokens: Any, *, on_progress: Any = None, **options: Any) -> int:
         def report(done: int, total: int) -> None:
             time.sleep(0.02)
             found.append("read")
             if on_progress is not None:
                 on_progress(done, total)
 
-        return prefill(self, tokens, on_progress=report)
+        return prefill(self, tokens, on_progress=report, **options)
 
     def stepping(self: Conversation, *arguments: Any) -> Any:
         found.append("step")
