@@ -117,6 +117,9 @@ _CONTEXT_OPTIONS = (
     _option(_CONTEXT, "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl",
             type=Layers(), default="auto", show_default=True, metavar="N|auto|all",
             help="Layers of the draft on the GPU."),
+    _option(_CONTEXT, "--rpc", metavar="HOST:PORT,...",
+            help="Servers of other machines (llama.cpp's rpc-server) that take layers of the "
+                 "target, as many as fit; the draft stays here."),
     _option(_CONTEXT, "--require-gpu", is_flag=True,
             help="Refuse to run where there is no GPU."),
     _option(_CONTEXT, "-fa", "--flash-attn", type=click.Choice(("on", "off", "auto")),
@@ -501,6 +504,7 @@ def engine_config(typed: Mapping[str, Any], target: Path, draft: Path | None) ->
         num_threads=typed["threads"],
         num_gpu_layers=typed["gpu_layers"],
         num_gpu_layers_draft=typed["gpu_layers_draft"],
+        rpc=tuple(filter(None, (typed["rpc"] or "").split(","))),
         require_gpu=typed["require_gpu"],
         flash_attn=typed["flash_attn"],
         cache_type_k=typed["cache_type_k"],

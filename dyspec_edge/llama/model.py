@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntFlag
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from dyspec_edge import native
 from dyspec_edge.errors import ModelFileError
+from dyspec_edge.llama import devices
 from dyspec_edge.llama.log import sink
 
 
@@ -54,6 +55,7 @@ class Model(native.Used):
     Args:
         path: a GGUF file; of a split one the first shard.
         num_gpu_layers: layers to offload; -1 means all.
+        rpc: servers, as of `gpu_devices`, that take layers, too; each has been connected.
         use_mmap, use_mlock: as llama.cpp's options.
         use_extra_bufts: repack weights for the CPU (a second copy in memory, faster).
         vocab_only: load the tokenizer, no weights.
@@ -69,6 +71,7 @@ class Model(native.Used):
         path: Path,
         *,
         num_gpu_layers: int = 0,
+        rpc: Sequence[str] = (),
         use_mmap: bool = True,
         use_mlock: bool = False,
         use_extra_bufts: bool = True,
@@ -79,6 +82,9 @@ class Model(native.Used):
         super().__init__()
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = num_gpu_layers
+        chosen = devices.chosen(rpc)
+        if chosen is not None:
+            params.devices = ctypes.cast(chosen, ctypes.c_void_p)
         params.load_mode = int(use_mmap) + 2 * int(use_mlock)  # NONE, MMAP, MLOCK, MMAP_MLOCK
         params.use_extra_bufts = use_extra_bufts
         params.vocab_only = vocab_only

@@ -36,6 +36,7 @@ class EngineConfig:
         num_conversations: how many can be open at the same time, each of `num_ctx` tokens.
         num_threads: None for the number of physical cores (-t).
         num_gpu_layers, num_gpu_layers_draft: None for what fits, -1 for all (-ngl, -ngld).
+        rpc: servers of other machines that take layers of the target, "HOST:PORT" each (--rpc).
         require_gpu: refuse to run without a GPU (--require-gpu).
         flash_attn: "on", "off" or "auto": on a CPU off where memory allows, which is faster there
             (-fa).
@@ -67,6 +68,7 @@ class EngineConfig:
     num_threads: int | None = None
     num_gpu_layers: int | None = None
     num_gpu_layers_draft: int | None = None
+    rpc: tuple[str, ...] = ()
     require_gpu: bool = False
     flash_attn: str = "auto"
     cache_type_k: str = "f16"

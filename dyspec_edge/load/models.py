@@ -16,6 +16,7 @@ from dyspec_edge.errors import DeviceError
 from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.files.pair import PairReport, require_pair, require_target
+from dyspec_edge.llama import rpc
 from dyspec_edge.load.calibration import Calibrator, file_key
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.disk_cache import DiskCache
@@ -101,7 +102,7 @@ class Models:
         report, draft_report = self.reports
         common: Mapping[str, Any] = {
             "threads": self.num_threads,
-            "devices": [d.description for d in llama.gpu_devices()] if llama.supports_gpu() else [],
+            "devices": [device.description for device in _devices(config)],
             "streamed": self.streaming.share if self.streaming else plan.streamed,
         }
         if plan.num_snapshots is not None:
@@ -237,6 +238,7 @@ def _open(
     return llama.Model(
         path,
         num_gpu_layers=plan.layers_draft if is_draft else plan.layers,
+        rpc=() if is_draft else config.rpc,
         use_mmap=use_mmap,
         use_mlock=config.use_mlock and not plan.streamed,
         use_extra_bufts=not (streams or maps_draft),
@@ -245,8 +247,14 @@ def _open(
     )
 
 
+def _devices(config: EngineConfig) -> tuple[llama.Device, ...]:
+    return llama.gpu_devices(config.rpc) if llama.supports_gpu() else ()
+
+
 def _plan(config: EngineConfig, report: FileReport, draft_report: FileReport | None) -> LoadPlan:
-    devices = llama.gpu_devices() if llama.supports_gpu() else ()
+    for endpoint in config.rpc:
+        rpc.connect(endpoint)
+    devices = _devices(config)
     if config.require_gpu and not devices:
         raise DeviceError(
             "no GPU: this llama.cpp is built without one or finds none; see README, GPU"

@@ -95,7 +95,7 @@ def plan_load(
     """Decide for a pair.
 
     Args:
-        devices: GPUs.
+        devices: GPUs, and other machines' devices, which are for the target alone.
         memory: bytes free on the host.
         cache_types, cache_types_draft: of keys and values.
         num_ctx: tokens asked for; None for the default, 0 for the training length.
@@ -246,7 +246,7 @@ def _layers(
     gpu_build: bool,
     notices: list[str],
 ) -> tuple[int, int]:
-    """The draft goes to the GPU first, whole; then as many target layers as fit."""
+    """The draft goes to this machine's GPU first, whole; then as many target layers as fit."""
     layers, layers_draft = asked
     if not devices:
         if layers or layers_draft:
@@ -259,9 +259,13 @@ def _layers(
             )
         return 0, 0
     free = sum(device.free_memory for device in devices) * 0.9 - RESERVE
-    if layers_draft is None:
+    here = [device for device in devices if not device.is_remote]
+    if not here:
+        layers_draft = 0
+    elif layers_draft is None:
         wanted = draft.weights_bytes + cache_draft if draft else 0
-        layers_draft = ALL_LAYERS if draft and wanted <= free else 0
+        room = sum(device.free_memory for device in here) * 0.9 - RESERVE
+        layers_draft = ALL_LAYERS if draft and wanted <= room else 0
         if draft and not layers_draft:
             notices.append(f"{draft.path.name} does not fit on the GPU and stays on the CPU")
     if layers_draft and draft:

@@ -96,7 +96,8 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     template.write_text("{{ messages }}")
     result = run(
         "complete", "-m", "t.gguf", "-md", "d.gguf", "-c", "128", "-cd", "0", "-t", "3",
-        "-ngl", "all", "-ngld", "7", "--require-gpu", "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
+        "-ngl", "all", "-ngld", "7", "--rpc", "a:1,b:2", "--require-gpu",
+        "-fa", "off", "-ctk", "q8_0", "-ctv", "f32",
         "--lora", "a.gguf", "--lora", "b.gguf", "--no-mmap", "--mlock", "--policy", "dyspec:16",
         "--verify", "residual", "--draft-temp", "0.6", "--chat-template", str(template),
         "--memory-limit", "1.5G", "--stream", "on", "--device-sampling", "on",
@@ -112,7 +113,7 @@ def test_options_reach_the_engine(run: Run, engines: list[FakeEngine], tmp_path:
     assert result.exit_code == 0, result.stderr
     assert engines[0].config == EngineConfig(
         model=Path("t.gguf"), draft=Path("d.gguf"), num_ctx=128, num_ctx_draft=0, num_threads=3,
-        num_gpu_layers=ALL_LAYERS, num_gpu_layers_draft=7, require_gpu=True,
+        num_gpu_layers=ALL_LAYERS, num_gpu_layers_draft=7, rpc=("a:1", "b:2"), require_gpu=True,
         flash_attn="off",
         cache_type_k="q8_0", cache_type_v="f32", lora=(Path("a.gguf"), Path("b.gguf")),
         memory_limit=3 << 29, stream="on",
