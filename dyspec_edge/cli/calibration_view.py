@@ -9,6 +9,7 @@ from rich.table import Table
 from dyspec_edge.cli.plotting import require_matplotlib, save
 from dyspec_edge.decode.prices import ACCEPTANCES, Prices, milliseconds
 from dyspec_edge.errors import OptionError
+from dyspec_edge.files.output import require_place
 
 PLOT_SUFFIXES = (".png", ".svg")
 
@@ -48,8 +49,7 @@ def check_plot_path(path: Path) -> None:
     """Raise OptionError for a plot that cannot be drawn, before minutes are spent on measuring."""
     if path.suffix.lower() not in PLOT_SUFFIXES:
         raise OptionError(f"--plot {path}: the name must end in {' or '.join(PLOT_SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise OptionError(f"--plot {path}: there is no directory {path.parent}")
+    require_place("--plot", path)
     require_matplotlib("--plot")
 
 

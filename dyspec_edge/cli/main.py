@@ -65,6 +65,8 @@ class Group(CommandGroup):
             discard_output()
             reason = (error.strerror or str(error)).lower()
             return _fail(f"cannot write the output: {reason}", 1)
+        except MemoryError:
+            return _fail("out of memory; a smaller -c, model or prompt needs less", 1)
         except Exception as error:
             return self._mistake(error, typed)
 

@@ -36,6 +36,7 @@ _TEMPLATE_ERRORS = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 
 

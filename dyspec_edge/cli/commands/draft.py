@@ -61,10 +61,12 @@ def trim(file: Path, out: Path, keep: int, corpus: Sequence[Path]) -> None:
     from dyspec_edge.drafts.trim import require_whole
     from dyspec_edge.drafts.trim import trim as write
     from dyspec_edge.files.model_file import inspect_file
+    from dyspec_edge.files.output import require_place
     from dyspec_edge.files.transfer import format_bytes
     from dyspec_edge.llama import Model
 
     terminal = Terminal()
+    require_place("-o", out)
     report = inspect_file(file)
     require_whole(report)
     with Bar(terminal) as bar:

@@ -27,11 +27,14 @@ def trace(**typed: Any) -> int:
 
     The page needs nothing else: no server, no network.
     """
+    from dyspec_edge.files import output
     from dyspec_edge.server import figures
     from dyspec_edge.server.steps import StepWriter
     from dyspec_edge.server.trace import write_trace
 
-    terminal = Terminal()
+    terminal, path = Terminal(), Path(typed["output"])
+    output.require_place("-o", path)
+    output.require_no_model("-o", path)
     sampling = options.sampling_params(typed)
     config = model_choice.engine_config(typed, terminal)
     with loaded(config, terminal) as engine:
@@ -68,6 +71,6 @@ def trace(**typed: Any) -> int:
         "steps": steps,
         "timings": figures.timings(stats) if stats is not None else {},
     }
-    write_trace(document, typed["output"])
-    terminal.notice(f"[{len(steps)} steps · {Path(typed['output'])}]")
+    write_trace(document, path)
+    terminal.notice(f"[{len(steps)} steps · {path}]")
     return INTERRUPTED if running.interrupted else 0
