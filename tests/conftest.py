@@ -172,17 +172,17 @@ def tiny_state(tiny_dir: Path) -> Callable[[Architecture], Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_hybrid(tiny_dir: Path) -> Callable[[Architecture], TinyPair]:
-    """`tiny_hybrid(architecture)`: a hybrid target and a draft, about half of which is accepted."""
+def tiny_hybrid(tiny_dir: Path) -> Callable[..., TinyPair]:
+    """`tiny_hybrid(target, draft="llama")`: architectures; about half is accepted."""
 
-    def make(architecture: Architecture) -> TinyPair:
-        target, draft = (tiny_dir / f"alike-{name}.gguf" for name in (architecture, "llama"))
-        for path, name in ((target, architecture), (draft, "llama")):
+    def make(target: Architecture, draft: Architecture = "llama") -> TinyPair:
+        pair = TinyPair(*(tiny_dir / f"alike-{name}.gguf" for name in (target, draft)))
+        for path, name in zip(pair, (target, draft), strict=True):
             if not path.exists():
                 tiny.write_model(
                     path, architecture=name, layer_gain=0.25, chat_template=tiny.CHATML
                 )
-        return TinyPair(target, draft)
+        return pair
 
     return make
 

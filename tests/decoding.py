@@ -25,6 +25,7 @@ from dyspec_edge.decode.prices import LivePrices, Prices
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.tree import TokenTree
 from dyspec_edge.decode.verify import MatchVerifier, Verifier
+from dyspec_edge.files.model_file import inspect_file
 from dyspec_edge.llama import Context, Model
 from tests import batches
 from tests.conftest import TinyPair
@@ -152,11 +153,12 @@ def opened_decoder(
     prices: tuple[CostCurve, CostCurve] = CHEAP_ROWS,
     num_snapshots: int | None = None,
     with_head: bool = False,
+    is_draft_hybrid: bool = False,
 ) -> Iterator[Conversation]:
     """A decoder; "none" decodes plainly, "priced" at `prices` and perhaps without the draft.
 
-    With `num_snapshots` trees are chains and the target is a hybrid; `with_head` its own head is
-    the draft.
+    With `num_snapshots` trees are chains and the target is a hybrid, or the draft if
+    `is_draft_hybrid`; `with_head` the target's own head is the draft.
     """
     with ExitStack() as stack:
         model = stack.enter_context(
@@ -189,7 +191,11 @@ def opened_decoder(
         elif chosen.uses_draft and with_draft:
             draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
             drafter = ModelDrafter(
-                cache(draft_model, num_ctx_draft or num_ctx),
+                cache(
+                    draft_model,
+                    num_ctx_draft or num_ctx,
+                    num_snapshots=0 if is_draft_hybrid else None,
+                ),
                 num_ctx=num_ctx_draft or num_ctx,
                 vocab_limit=vocab_limit or draft_model.num_vocab,
                 excluded=excluded,
@@ -199,6 +205,8 @@ def opened_decoder(
         verifier: Verifier = MatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier()
+        if inspect_file(pair.target, any_kind=True).state == "none":
+            num_snapshots = None
         yield Conversation(
             cache(model, num_ctx, num_snapshots=num_snapshots, gives_states=with_head),
             ends,

@@ -55,8 +55,8 @@ def fit_acceptance(
     with closing(open_models(replace(config, policy=f"sequoia:{WIDTH}:1"), on_progress)) as models:
         if models.plain_reason is not None:
             raise DyspecError(f"nothing to measure: {models.plain_reason}")
-        if models.plan.num_snapshots is not None:
-            raise DyspecError(f"nothing to measure: {config.model.name} checks no trees")
+        if models.plan.states.longest_chain is not None:
+            raise DyspecError("nothing to measure: a recurrent state cannot branch into trees")
         for at, temperature in enumerate(temperatures):
             params = replace(sampling, temperature=temperature)
 

@@ -11,8 +11,8 @@ takes it:
                                                   {2}
 
 A recurrent state cannot be cut: there the tree is a chain, the last tokens of a pass come off by
-snapshots that llama.cpp keeps, and what lies further back is read again from a saved copy of the
-state (native/src/state.cpp).
+snapshots that llama.cpp keeps or by copies that are made within the step, and what lies further
+back is read again from a saved copy of the state (native/src/state.cpp).
 
 The target evaluates root and tree in one pass, a draft layer by layer; both are `evaluate`, in
 native code (native/src/cache.cpp).  This module knows positions and ids; it must not know
@@ -58,7 +58,7 @@ class Cache:
     Attributes:
         handle: the dyspec_cache.
         tokens: ids of the committed prefix, one per position.
-        is_recurrent: trees are chains of no more nodes than the context keeps snapshots.
+        is_recurrent: trees are chains, of no more tokens than the context keeps snapshots if any.
         prefill_seconds: running total of `prefill`.
 
     Raises:

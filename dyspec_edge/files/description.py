@@ -87,6 +87,8 @@ def _state(report: FileReport) -> str:
     size = f"its state takes {_size(report.state_bytes)} a text"
     if report.state == "snapshots":
         return f"chains, no trees: {size}, and as much again for each token that can be taken back"
+    if report.state == "saved":
+        return f"chains, no trees: {size}, copied in each step; what a refusal keeps is read again"
     return f"none: this kind of model is decoded plainly; {size}"
 
 

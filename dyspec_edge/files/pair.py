@@ -242,8 +242,10 @@ def _notes(target: FileReport, draft: FileReport) -> Iterator[str]:
     if draft.weights_bytes > target.weights_bytes:
         yield "the draft is larger than the target; are they the wrong way round?"
     for role, report in (("target", target), ("draft", draft)):
-        if report.state != "none" and not (role == "target" and report.state == "snapshots"):
-            yield f"the {role} is a {report.kind} model, which cannot hold a token tree"
+        if report.state == "whole":
+            yield f"the {role} is a {report.kind} model, whose state can be neither cut nor copied"
+        elif report.state != "none":
+            yield f"the {role} is a {report.kind} model: trees are chains"
 
 
 def _ids(count: int, singular: str, plural: str) -> str:

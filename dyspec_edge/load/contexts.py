@@ -59,7 +59,7 @@ class Contexts:
         self._num_ids = policy.max_leaves
         self._num_nodes = 1 + policy.max_nodes
         self._capacity = policy.tree_capacity
-        most = models.plan.num_snapshots
+        most = models.plan.states.num_snapshots
         self._num_snapshots = None if most is None else min(most, policy.max_nodes)
         self._num_outputs = max(self._num_nodes, backend.NUM_ROWS, TARGET_ROWS if measures else 0)
         self._drafts = drafts
@@ -192,6 +192,7 @@ class Contexts:
             cells=cells,
             flash_attn=plan.flash_attn_draft,
             types=types,
+            num_snapshots=plan.states.num_snapshots_draft,
             is_head=self._models.uses_head,
         )
 

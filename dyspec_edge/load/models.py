@@ -92,8 +92,8 @@ class Models:
             )
 
         policy = parse(spec, self.target.end_tokens, rates)
-        if self.plan.num_snapshots:
-            policy.narrow(self.plan.num_snapshots)
+        if self.plan.states.longest_chain is not None:
+            policy.narrow(self.plan.states.longest_chain)
         return policy
 
     def calibrator(self, *, afresh: bool = False) -> Calibrator:
@@ -105,8 +105,8 @@ class Models:
             "devices": [device.description for device in _devices(config)],
             "streamed": self.streaming.share if self.streaming else plan.streamed,
         }
-        if plan.num_snapshots is not None:
-            common = {**common, "snapshots": plan.num_snapshots}
+        if plan.states.longest_chain is not None:
+            common = {**common, "snapshots": plan.states.num_snapshots}
         key = file_key(
             report.path,
             layers=plan.layers,
@@ -186,8 +186,8 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         has_head = not plan.streamed  # its weights would be gone when it is its turn
         draft_report = report if has_head else None
         notices.append(head_notice(report, is_used=has_head))
-    if plan.num_snapshots and plain_reason is None and asked.max_nodes:
-        notices.append(chain_notice(report, plan.num_snapshots))
+    if plan.states.longest_chain is not None and plain_reason is None and asked.max_nodes:
+        notices.append(chain_notice(report, own_draft, plan.states))
     with closing_on_error() as opened:
         target = _open(config, plan, config.model, "target", on_progress, with_head=has_head)
         opened.callback(target.close)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from dyspec_edge.decode.cache import NUM_COPIES
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.llama import UNQUANTIZED, Device
 from dyspec_edge.load.buffers import buffer_bytes, scores_bytes
+from dyspec_edge.load.states import StatePlan, plan_states
 
 DEFAULT_CTX = 8192
 """Usable tokens at most without -c."""
@@ -29,12 +29,6 @@ REPACKED_SHARE = 0.6
 
 SCORES_SHARE = 1 / 8
 """Of the weights' size, what attention scores may take besides `RESERVE`."""
-
-MOST_SNAPSHOTS = 16
-"""Of a recurrent state, and thus tokens of the longest chain."""
-
-SNAPSHOTS_SHARE = 1 / 4
-"""Of the memory for caches, what snapshots and copies of recurrent states may take."""
 
 STREAM_RESERVE = 96 << 20
 """Bytes beside a streamed target's weights, caches and buffers: for the program itself."""
@@ -50,8 +44,7 @@ class LoadPlan:
         num_ctx, num_ctx_draft: usable tokens of target and draft, for each conversation.
         layers, layers_draft: layers to offload, -1 for all.
         flash_attn, flash_attn_draft: "on", "off", or "auto" for llama.cpp's own choice.
-        num_snapshots: of the target's recurrent state at most; None where it has none that can be
-            saved.
+        states: what is held of recurrent states.
         streamed: the target's weights are larger than memory and are read again in every pass.
         room: bytes that a streamed target's weights may take.
         notices: lines that say what was decided and why.
@@ -63,7 +56,7 @@ class LoadPlan:
     layers_draft: int
     flash_attn: str
     flash_attn_draft: str
-    num_snapshots: int | None
+    states: StatePlan
     streamed: bool
     room: int
     notices: tuple[str, ...]
@@ -128,8 +121,8 @@ def plan_load(
     if devices:
         room = max(room, sum(d.free_memory for d in devices) - target.weights_bytes - RESERVE)
     notices: list[str] = []
-    num_snapshots, states = _states(target, SNAPSHOTS_SHARE * max(0, room), num_conversations)
-    room -= states
+    states = plan_states(target, draft, room=room, num_conversations=num_conversations)
+    room -= states.num_bytes
     longest_draft = num_ctx_draft or (draft.num_ctx_train if draft else None)
     fits = _fitting(room, per_token, per_token_draft, longest_draft)
     tokens = _context(target, num_ctx, fits, notices)
@@ -166,23 +159,11 @@ def plan_load(
         layers_draft=layers_draft,
         flash_attn=flash_attn if layers else _streamed_attention(flash_attn, on_cpu, streamed),
         flash_attn_draft=flash_attn if layers_draft else on_cpu,
-        num_snapshots=num_snapshots,
+        states=states,
         streamed=streamed,
         room=max(0, memory - in_use),
         notices=tuple(notices),
     )
-
-
-def _states(target: FileReport, room: float, num_conversations: int) -> tuple[int | None, float]:
-    """Snapshots of the target's state, and bytes of its states and their copies at most."""
-    if target.state not in ("saved", "snapshots"):
-        return None, 0.0
-    one = num_conversations * target.state_bytes
-    kept = one * (1 + NUM_COPIES)
-    if target.state == "saved":
-        return 0, kept
-    num = min(MOST_SNAPSHOTS, max(1, int((room - kept) // max(1, one))))
-    return num, kept + num * one
 
 
 def _fitting(room: float, per_token: int, per_token_draft: int, longest_draft: int | None) -> int:

@@ -11,19 +11,27 @@ from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.files.transfer import format_bytes
 from dyspec_edge.llama import hidden_states
 from dyspec_edge.load.config import HEAD, EngineConfig
+from dyspec_edge.load.states import StatePlan
 
 
 def can_speculate(report: FileReport) -> bool:
     """Whether the target can check a tree, or a chain at least."""
-    return report.state in ("none", "snapshots")
+    return report.state != "whole"
 
 
-def chain_notice(report: FileReport, num_snapshots: int) -> str:
-    """What becomes of trees above a recurrent state, as a line to show."""
-    size = format_bytes(report.state_bytes)
+def chain_notice(target: FileReport, draft: FileReport | None, states: StatePlan) -> str:
+    """What becomes of trees where a state cannot branch, as a line to show."""
+    if target.state == "none":
+        assert draft is not None, "one of them has a state"
+        who, taken_back = draft, "copies of its state"
+    else:
+        who = target
+        num = states.num_snapshots
+        taken_back = f"{num} snapshots of its state" if num else "a copy of its state"
     return (
-        f"{report.path.name} is {report.kind} ({report.architecture}): trees are chains of at most "
-        f"{num_snapshots} tokens, taken back by as many snapshots of its state of {size}"
+        f"{who.path.name} is {who.kind} ({who.architecture}): trees are chains of at most "
+        f"{states.longest_chain} tokens, taken back by {taken_back} of "
+        f"{format_bytes(who.state_bytes)}; states take {format_bytes(states.num_bytes)} in all"
     )
 
 
@@ -33,8 +41,8 @@ def plain_reason_of(
     """Why decoding is plain whatever the draft, as a line to show; None if it need not be."""
     if not can_speculate(report):
         return (
-            f"{report.path.name} is {report.kind} ({report.architecture}): its state cannot branch "
-            "into a tree nor be taken back, so decoding is plain"
+            f"{report.path.name} is {report.kind} ({report.architecture}): its state can be "
+            "neither cut nor copied, so decoding is plain"
         )
     if config.draft_file is None and not has_head:
         if asked.needs_draft:
@@ -46,13 +54,13 @@ def plain_reason_of(
 
 def draft_obstacle(config: EngineConfig, draft: FileReport, asked: Policy) -> str | None:
     """Why a draft cannot draft, as a line to show; None if it can."""
-    if draft.state == "none":
+    if draft.state != "whole":
         return None
     lookup = asked.uses_draft and not asked.needs_draft and config.verify != "residual"
     then = "it is not used" if lookup else "decoding is plain"
     return (
-        f"{draft.path.name} is {draft.kind} ({draft.architecture}): it cannot draft a tree, so "
-        f"{then}"
+        f"{draft.path.name} is {draft.kind} ({draft.architecture}): its state can be "
+        f"neither cut nor copied, so {then}"
     )
 
 

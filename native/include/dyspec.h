@@ -388,7 +388,8 @@ typedef struct dyspec_cache dyspec_cache;
 // `context` and `memory` outlive the cache, which leaves its cells there when it is freed.
 // `max_rows` of a pass, `max_outputs` of them with logits; `tree_capacity` nodes with the root.
 // n_snapshots: how many tokens of the last pass a recurrent state can take back; it has one id, and
-// a pass over a tree has at most n_snapshots + 1 rows, a chain.  -1: the model has no such state.
+// a pass over a tree has at most n_snapshots + 1 rows, a chain.  0: copies of it that the cache
+// makes take back any number.  -1: the model has no such state.
 // n_state: floats of the hidden state that each row of a multi-token-prediction head takes beside
 // its token; 0 for everything else.
 DYSPEC_API dyspec_cache *dyspec_cache_create(const dyspec_llama *llama, void *context, void *memory,
@@ -422,6 +423,7 @@ DYSPEC_API int32_t dyspec_cache_evaluate(dyspec_cache *cache, const dyspec_tree 
 DYSPEC_API int32_t dyspec_cache_failure(const dyspec_cache *cache, int32_t *n_rows);
 
 // Keep the evaluated part of `path` (from the root down), drop the rest of the tree and forget it.
+// What a recurrent state's copy lacks of it, the next pass reads again.
 // Returns how many nodes of `path` are part of the prefix now.
 DYSPEC_API int32_t dyspec_cache_commit(dyspec_cache *cache, const int32_t *path, int32_t n);
 

@@ -13,6 +13,9 @@
 namespace dyspec {
 namespace {
 
+// Tokens that a state reads again beside the next root; of more it would do so in step after step.
+constexpr int32_t MOST_OWED = 8;
+
 int32_t decode(dyspec_cache &x) {
     x.decode_code = x.llama.decode(x.context, x.batch.rows());
     state_was_read(x, x.decode_code == 0);
@@ -133,6 +136,38 @@ int32_t read(dyspec_cache &x, const int32_t *tokens, int32_t n, int32_t (*pass)(
     return code;
 }
 
+// A pass of its own for what a recurrent state has to read again.
+int32_t read_owed(dyspec_cache &x, int32_t (*pass)(dyspec_cache &)) {
+    if (x.owed.empty()) {
+        return 0;
+    }
+    x.batch.clear();
+    x.batch.add(x.owed.data(), int32_t(x.owed.size()), x.n_read, x.own_ids.data(), 1, false);
+    const int32_t code = pass(x);
+    if (code == 0) {
+        x.owed.clear();
+    }
+    return code;
+}
+
+// Make ready for a pass over n nodes, of which less may be kept.
+int32_t prepare_state(dyspec_cache &x, const int32_t *nodes, int32_t n, int32_t n_unread) {
+    const int32_t n_owed = int32_t(x.owed.size());
+    if (n_owed > MOST_OWED || n_owed + n_unread + n > x.max_rows) {
+        const int32_t code = read_owed(x, counted_decode);
+        if (code < 0) {
+            return code;
+        }
+    }
+    if (nodes[0] == 0) {
+        begin_step(x);
+    }
+    if (needs_copies(x) && (nodes[0] != 0 || n > 1)) { // the root is always kept
+        save_for_step(x);
+    }
+    return 0;
+}
+
 // Passes of their own for the tokens that do not fit beside n rows.  Returns how many those are.
 int32_t read_ahead(dyspec_cache &x, const int32_t *unread, int32_t n_unread, int32_t n) {
     int32_t done = 0;
@@ -166,7 +201,8 @@ int32_t pad(dyspec_cache &x, int32_t n_outputs) {
 // One pass over nodes that have their ids, and over what is still unread.
 int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes, int32_t n,
                  int32_t n_copies, const int32_t *unread, int32_t n_unread) {
-    const int32_t done = read_ahead(x, unread, n_unread, n);
+    const int32_t ready = is_recurrent(x) ? prepare_state(x, nodes, n, n_unread) : 0;
+    const int32_t done = ready < 0 ? ready : read_ahead(x, unread, n_unread, n);
     if (done < 0) {
         return done;
     }
@@ -179,6 +215,8 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
         share(x, copy[0], copy[1], root_pos + copy[2] + 1);
     }
     x.batch.clear();
+    const int32_t n_owed = int32_t(x.owed.size());
+    x.batch.add(x.owed.data(), n_owed, x.n_past - n_owed, x.own_ids.data(), 1, false);
     x.batch.add(unread + done, n_unread - done, x.n_past, x.own_ids.data(), x.n_used, false);
     x.first_row = x.batch.size();
     for (int32_t i = 0; i < n; i++) {
@@ -198,6 +236,7 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
         cut(x, x.seq[size_t(last)], root_pos + tree.depth[last] + 1);
     }
     keep_states_of_nodes(x, nodes, n);
+    x.owed.clear();
     x.next_state += size_t(root_pos - x.n_past);
     x.n_past = root_pos;
     if (nodes[0] == 0) { // whoever carries the root has read what stands before it
@@ -255,7 +294,11 @@ int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n)
     if (n < 1 || n > x.max_rows || x.n_seen > 0) {
         return DYSPEC_E_ARGUMENT;
     }
-    const int32_t code = read(x, tokens, n, decode);
+    int32_t code = read_owed(x, decode);
+    if (code == 0) {
+        begin_step(x);
+        code = read(x, tokens, n, decode);
+    }
     if (code < 0) {
         cut_all(x, x.n_past);
     }
@@ -265,7 +308,7 @@ int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n)
 int32_t dyspec_cache_evaluate(dyspec_cache *cache, const dyspec_tree *tree, const int32_t *nodes,
                               int32_t n, const int32_t *unread, int32_t n_unread) {
     dyspec_cache &x = *cache;
-    const bool is_too_deep = is_recurrent(x) && n > x.n_snapshots + 1;
+    const bool is_too_deep = is_recurrent(x) && !needs_copies(x) && n > x.n_snapshots + 1;
     if (n < 1 || n > x.max_outputs || n > x.max_rows || n_unread < 0 || is_too_deep) {
         return DYSPEC_E_ARGUMENT;
     }
@@ -321,10 +364,13 @@ int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seco
         return DYSPEC_E_ARGUMENT;
     }
     const int32_t token = 0;
-    const Checkpoint before = is_recurrent(x) ? saved_state(x) : Checkpoint{};
+    const int32_t first = is_recurrent(x) ? x.n_read : x.n_past;
+    const size_t n_since = x.read_since.size();
+    const auto before = Clock::now();
+    const bool is_saved = is_recurrent(x) && save_state(x, x.timed);
     x.batch.clear();
     for (int32_t row = 0; row < n_rows; row++) {
-        x.batch.add(&token, 1, x.n_past + row, x.own_ids.data(), 1, row >= n_rows - x.max_outputs);
+        x.batch.add(&token, 1, first + row, x.own_ids.data(), 1, row >= n_rows - x.max_outputs);
         if (x.n_state > 0) {
             x.batch.set_state(row, nullptr);
         }
@@ -333,8 +379,12 @@ int32_t dyspec_cache_time_pass(dyspec_cache *cache, int32_t n_rows, double *seco
     const auto started = Clock::now();
     const int32_t code = decode(x);
     *seconds = seconds_since(started);
-    if (!is_recurrent(x) || !restore_state(x, before)) {
+    x.read_since.resize(n_since);
+    if (!is_saved || !restore_state(x, x.timed)) {
         cut_all(x, x.n_past);
+    }
+    if (needs_copies(x) && n_rows > 1) { // as in a step of which a part is refused
+        *seconds = seconds_since(before);
     }
     return code < 0 ? code : x.n_past;
 }

@@ -12,7 +12,7 @@ namespace dyspec {
 
 // A recurrent state as it was when it had read `length` tokens.
 struct Checkpoint {
-    int32_t length;
+    int32_t length = 0;
     std::vector<uint8_t> bytes;
 };
 
@@ -74,6 +74,12 @@ struct dyspec_cache {
     int32_t n_removable = 0; // of them, by snapshots that the last pass has written
     bool is_broken = false;  // a pass has left it anywhere
     std::vector<dyspec::Checkpoint> checkpoints; // by length
+    // and where there are no snapshots, what was saved within the last step
+    std::vector<dyspec::Checkpoint> step_states; // by length; the first n_step_states of them hold
+    int32_t n_step_states = 0;
+    std::vector<int32_t> read_since; // tokens that the state has read since the first of them
+    std::vector<int32_t> owed;       // the last ones of the prefix, which it has to read again
+    dyspec::Checkpoint timed;        // what a timed pass brings back
 };
 
 namespace dyspec {
@@ -82,15 +88,26 @@ inline bool is_recurrent(const dyspec_cache &x) {
     return x.n_snapshots >= 0;
 }
 
+// Whether copies stand in for snapshots that llama.cpp does not keep.
+inline bool needs_copies(const dyspec_cache &x) {
+    return x.n_snapshots == 0;
+}
+
 // Take note of the pass over `x.batch`.
 void state_was_read(dyspec_cache &x, bool succeeded);
+
+// Forget what was saved within the step before; not the state as it is, if that came from there.
+void begin_step(dyspec_cache &x);
+
+// Save the state before a pass of which less may be kept than the whole.
+void save_for_step(dyspec_cache &x);
 
 // Bring state and cells back to `length` tokens, or to the nearest checkpoint before.  Returns what
 // is left.
 int32_t cut_state(dyspec_cache &x, int32_t length);
 
-// The state as it is; nothing where llama.cpp does not give it.
-Checkpoint saved_state(const dyspec_cache &x);
+// Save the state as it is.  Returns whether llama.cpp has given it.
+bool save_state(const dyspec_cache &x, Checkpoint &to);
 
 // Returns whether state and cells are now as when it was saved.
 bool restore_state(dyspec_cache &x, const Checkpoint &checkpoint);

@@ -5,6 +5,12 @@
 // checks how many tokens are taken back, not whether the last pass has written that snapshot, and
 // not whether that pass was aborted.  So we count, and where snapshots do not reach, a copy of the
 // state goes back.
+//
+// Where it keeps none, a copy is made before every pass of which less may be kept than the whole.
+// If a part is refused, it goes back, and the next pass first reads again what was kept (`owed`):
+//
+//     prefix  root  a  b  c      c is refused       prefix  root  a  b | root'  d  e
+//           ^ copy                                        ^ state      owed   next pass
 #include "cache.h"
 
 #include <algorithm>
@@ -26,6 +32,22 @@ void is_now(dyspec_cache &x, int32_t n_read) {
     x.is_broken = false;
 }
 
+// Bring back what was saved last within the step, of at most `length` tokens; the rest is owed.
+bool restore_step(dyspec_cache &x, int32_t length) {
+    while (x.n_step_states > 0) {
+        const Checkpoint &saved = x.step_states[size_t(x.n_step_states - 1)];
+        if (saved.length <= length && restore_state(x, saved)) {
+            const int32_t first = x.step_states[0].length;
+            const auto kept = x.read_since.begin() + (saved.length - first);
+            x.owed.assign(kept, x.read_since.begin() + (length - first));
+            x.read_since.erase(kept, x.read_since.end());
+            return true;
+        }
+        x.n_step_states--;
+    }
+    return false;
+}
+
 } // namespace
 
 void state_was_read(dyspec_cache &x, bool succeeded) {
@@ -37,23 +59,48 @@ void state_was_read(dyspec_cache &x, bool succeeded) {
     x.n_read = rows.pos[rows.n_tokens - 1] + 1;
     // The state before the pass is in no snapshot.
     x.n_removable = std::min(rows.n_tokens - 1, x.n_snapshots);
+    if (x.n_step_states > 0) { // whether or not it succeeded: some of it is to be read again then
+        x.read_since.insert(x.read_since.end(), rows.token, rows.token + rows.n_tokens);
+    }
 }
 
-Checkpoint saved_state(const dyspec_cache &x) {
-    Checkpoint saved{x.n_read, {}};
-    saved.bytes.resize(x.llama.state_seq_get_size_ext(x.context, x.first_id, STATE_ONLY));
-    if (x.llama.state_seq_get_data_ext(x.context, saved.bytes.data(), saved.bytes.size(),
-                                       x.first_id, STATE_ONLY) != saved.bytes.size()) {
-        saved.bytes.clear();
+void begin_step(dyspec_cache &x) {
+    const size_t n = size_t(x.n_step_states);
+    const bool is_saved = n > 0 && x.step_states[n - 1].length == x.n_read;
+    if (is_saved) {
+        std::swap(x.step_states[0], x.step_states[n - 1]);
     }
-    return saved;
+    x.n_step_states = int32_t(is_saved);
+    x.read_since.clear();
+}
+
+void save_for_step(dyspec_cache &x) {
+    const size_t n = size_t(x.n_step_states);
+    if (n > 0 && x.step_states[n - 1].length == x.n_read) {
+        return;
+    }
+    if (n == x.step_states.size()) {
+        x.step_states.emplace_back();
+    }
+    x.n_step_states += int32_t(save_state(x, x.step_states[n]));
+}
+
+bool save_state(const dyspec_cache &x, Checkpoint &to) {
+    to.length = x.n_read;
+    if (x.n_read == 0) {
+        return true; // there is none yet
+    }
+    to.bytes.resize(x.llama.state_seq_get_size_ext(x.context, x.first_id, STATE_ONLY));
+    return !to.bytes.empty() &&
+           x.llama.state_seq_get_data_ext(x.context, to.bytes.data(), to.bytes.size(), x.first_id,
+                                          STATE_ONLY) == to.bytes.size();
 }
 
 bool restore_state(dyspec_cache &x, const Checkpoint &checkpoint) {
     const std::vector<uint8_t> &bytes = checkpoint.bytes;
-    const bool done = checkpoint.length > 0 && !bytes.empty() &&
-                      x.llama.state_seq_set_data_ext(x.context, bytes.data(), bytes.size(),
-                                                     x.first_id, STATE_ONLY) == bytes.size() &&
+    const bool done = (checkpoint.length == 0 ||
+                       x.llama.state_seq_set_data_ext(x.context, bytes.data(), bytes.size(),
+                                                      x.first_id, STATE_ONLY) == bytes.size()) &&
                       x.llama.seq_rm(x.memory, x.first_id, checkpoint.length, -1);
     if (done) {
         is_now(x, checkpoint.length);
@@ -62,13 +109,19 @@ bool restore_state(dyspec_cache &x, const Checkpoint &checkpoint) {
 }
 
 int32_t cut_state(dyspec_cache &x, int32_t length) {
+    const int32_t owed = int32_t(x.owed.size());
     if (!x.is_broken && x.n_read <= length) {
-        return x.n_read;
+        x.owed.resize(size_t(std::min(owed, length - x.n_read)));
+        return x.n_read + int32_t(x.owed.size());
     }
     forget_later_checkpoints(x, length);
+    x.owed.clear();
     if (!x.is_broken && length > 0 && x.n_read - length <= x.n_removable &&
         x.llama.seq_rm(x.memory, x.first_id, length, -1)) {
         is_now(x, length);
+        return length;
+    }
+    if (restore_step(x, length)) {
         return length;
     }
     while (!x.checkpoints.empty()) {
@@ -90,12 +143,12 @@ extern "C" {
 
 int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept) {
     dyspec_cache &x = *cache;
-    const bool is_saved = !x.checkpoints.empty() && x.checkpoints.back().length == x.n_past;
-    if (!is_recurrent(x) || n_kept < 1 || x.n_past < 1 || x.n_seen > 0 || is_saved) {
+    const bool is_saved = !x.checkpoints.empty() && x.checkpoints.back().length == x.n_read;
+    if (!is_recurrent(x) || n_kept < 1 || x.n_read < 1 || x.n_seen > 0 || is_saved) {
         return 0;
     }
-    Checkpoint saved = saved_state(x);
-    if (saved.bytes.empty()) {
+    Checkpoint saved;
+    if (!save_state(x, saved)) {
         return 0;
     }
     if (int32_t(x.checkpoints.size()) >= n_kept) {

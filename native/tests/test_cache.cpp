@@ -147,6 +147,34 @@ TEST(a_recurrent_state_takes_back_what_the_last_pass_has_snapshots_of) {
     CHECK(dyspec_cache_rewind(cache.get(), 2) == 0); // all that the last pass has read
 }
 
+TEST(a_state_without_snapshots_reads_again_what_was_kept) {
+    Calls told;
+    const auto cache = make(told, 0, 1, 0);
+    const int32_t tokens[] = {1, 2, 3, 4}, nodes[] = {0, 1, 2}, path[] = {0, 1};
+    CHECK(dyspec_cache_read(cache.get(), tokens, 4) == 0);
+    TreeArrays tree(4, 1);
+    for (int32_t node = 0; node < 3; node++) {
+        tree.parent[size_t(node)] = node - 1;
+        tree.depth[size_t(node)] = node;
+    }
+    tree.tree.n_nodes = 3;
+    for (int32_t step = 0; step < 3; step++) { // two more are owed each time
+        CHECK(dyspec_cache_evaluate(cache.get(), &tree.tree, nodes, 3, nullptr, 0) == 3 + 2 * step);
+        CHECK(dyspec_cache_commit(cache.get(), path, 2) == 2);
+        CHECK(told.state == 3 && dyspec_cache_length(cache.get()) == 6 + 2 * step);
+    }
+    CHECK(dyspec_cache_rewind(cache.get(), 9) == 9 && told.state == 3); // of what is owed
+    told.code = 2;
+    CHECK(dyspec_cache_evaluate(cache.get(), &tree.tree, nodes, 3, nullptr, 0) == DYSPEC_E_DECODE);
+    CHECK(dyspec_cache_length(cache.get()) == 9 && told.state == 3);
+    told.code = 0;
+    CHECK(dyspec_cache_read(cache.get(), tokens, 1) == 0); // after those in a pass of their own
+    CHECK(told.n_rows == 1 && told.state == 9);
+    CHECK(dyspec_cache_evaluate(cache.get(), &tree.tree, nodes, 1, nullptr, 0) == 1);
+    CHECK(dyspec_cache_evaluate(cache.get(), &tree.tree, nodes + 1, 1, nullptr, 0) == 1);
+    CHECK(dyspec_cache_commit(cache.get(), path, 1) == 1 && told.state == 10); // saved in between
+}
+
 TEST(a_recurrent_state_comes_back_from_its_copy) {
     Calls told;
     const auto cache = make(told, 0, 1, 2);

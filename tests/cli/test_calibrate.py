@@ -91,8 +91,7 @@ def test_a_plot_that_cannot_be_drawn_is_said_first(
     assert "pip install 'dyspec-edge[plots]'" in result.stderr
 
 
-def test_what_cannot_branch_has_no_curves(run: Run, tiny_recurrent: Path) -> None:
+def test_a_state_that_is_copied_has_curves(run: Run, tiny_recurrent: Path) -> None:
     result = run("-m", str(tiny_recurrent))
-    assert result.exit_code == 1
-    assert "nothing to measure" in result.stderr
-    assert "recurrent" in result.stderr
+    assert result.exit_code == 0
+    assert "target" in result.stdout

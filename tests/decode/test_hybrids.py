@@ -45,11 +45,14 @@ POLICIES = [
 ]
 
 
-@pytest.fixture(scope="module", params=HYBRIDS)
-def pair(
-    request: pytest.FixtureRequest, tiny_hybrid: Callable[[Architecture], TinyPair]
-) -> TinyPair:
-    return tiny_hybrid(request.param)
+@pytest.fixture(scope="module", params=[*HYBRIDS, "mamba", "jamba"])
+def architecture(request: pytest.FixtureRequest) -> Architecture:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def pair(architecture: Architecture, tiny_hybrid: Callable[..., TinyPair]) -> TinyPair:
+    return tiny_hybrid(architecture)
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +73,16 @@ def is_partial_refusal(step: Step) -> bool:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_match_says_what_plain_decoding_says(
-    pair: TinyPair, plain: PlainTexts, reference: PlainReference, policy: str
+    pair: TinyPair,
+    plain: PlainTexts,
+    reference: PlainReference,
+    architecture: Architecture,
+    policy: str,
 ) -> None:
     drafted = accepted = partly = 0
     with opened_decoder(pair, policy, num_snapshots=NUM_SNAPSHOTS) as decoder:
-        assert decoder.target.context.num_snapshots == NUM_SNAPSHOTS
+        wanted_snapshots = NUM_SNAPSHOTS if architecture in HYBRIDS else 0
+        assert decoder.target.context.num_snapshots == wanted_snapshots
         for params in (GREEDY, COOL, WARM, PENALISED):
             for seed in (1, 2):
                 text = prompt(seed=seed)
@@ -163,7 +171,7 @@ def test_ends_and_stops(pair: TinyPair, plain: PlainTexts, policy: str) -> None:
             following = [*text, *out[: len(out) // 2], *prompt(seed=90 + seed)[1:]]
             wanted = plain.reply(tuple(following), WARM, seed, 20)
             assert reply(decoder, following, WARM, seed=seed, max_tokens=20) == wanted
-    assert num_ended > 3
+    assert num_ended > 1
 
 
 def test_a_consumer_walks_away(pair: TinyPair, plain: PlainTexts) -> None:

@@ -1,5 +1,7 @@
 """Recurrent states: snapshots take back what a step refused, copies what lies further back.
 
+Where llama.cpp keeps no snapshots (mamba, jamba), a copy from within the step stands in for them.
+
 Logits are compared with those of one fresh pass over the same text, which knows neither.
 """
 
@@ -85,7 +87,7 @@ def chain(cache: Cache, tokens: Sequence[int]) -> TokenTree:
     return tree
 
 
-def can_speculate(cache: Cache) -> bool:
+def has_snapshots(cache: Cache) -> bool:
     return bool(cache.context.num_snapshots)
 
 
@@ -104,8 +106,6 @@ def test_the_file_tells_how_large_a_state_is(cache: Cache, model: Path) -> None:
 
 def test_every_depth_of_a_refusal(cache: Cache, reference: PlainReference) -> None:
     """A chain of each length, of which each number of tokens is kept, one step after the other."""
-    if not can_speculate(cache):
-        pytest.skip("no snapshots: nothing is drafted")
     said, rng = text(30), np.random.default_rng(7)
     cache.prefill(said)
     for length in range(1, CAPACITY + 1):
@@ -121,7 +121,73 @@ def test_every_depth_of_a_refusal(cache: Cache, reference: PlainReference) -> No
     assert_holds(cache, reference, said)
 
 
+def test_what_was_kept_is_read_again_sooner_or_later(
+    cache: Cache, reference: PlainReference
+) -> None:
+    """Refusals in a row, so that more and more is owed; then another pass of each kind."""
+    rng = np.random.default_rng(9)
+    for num_refusals in range(8):
+        said = text(20, seed=num_refusals)
+        cache.prefill(said)
+        for _ in range(num_refusals):
+            tokens = rng.choice(tiny.VOCABULARY.normal, 4).tolist()
+            cache.commit(chain(cache, tokens), [0, 1])
+            said += tokens[:2]
+        match num_refusals % 4:
+            case 0:
+                said += [300]
+                evaluate_after(cache, 300)
+            case 1:
+                said += text(20, seed=3)
+                cache.prefill(said)
+            case 2:
+                assert cache.time_pass(3) > 0
+            case 3:  # a stop string that ended the text earlier
+                said = said[:-1]
+                assert cache.rewind(len(said)) <= len(said)
+                cache.prefill(said)
+        assert cache.tokens == said
+        evaluate_after(cache, 301)
+        assert_holds(cache, reference, [*said, 301])
+
+
+@pytest.mark.parametrize("architecture_of_draft", ["mamba", "jamba", "lfm2"])
+def test_a_chain_in_several_passes(
+    tiny_state: Callable[[Architecture], Path], architecture_of_draft: Architecture
+) -> None:
+    """As a draft evaluates it: a row a pass, of which each number is kept."""
+    path, rng = tiny_state(architecture_of_draft), np.random.default_rng(5)
+    with (
+        closing(PlainReference(path, num_ctx=1024)) as reference,
+        opened_cache(path, num_ctx=1024, capacity=CAPACITY, num_snapshots=0) as cache,
+    ):
+        said = text(30)
+        cache.prefill(said)
+        for length in range(1, CAPACITY + 1):
+            for kept in range(1, length + 1):
+                tokens, new = rng.choice(tiny.VOCABULARY.normal, (2, length)).tolist()
+                tree = TokenTree(cache.tree_capacity, 1)
+                tree.reset(tokens[0])
+                for node, token in enumerate(tokens[1:]):
+                    tree.add(node, token, 0.5)
+                unread = new[: length % 3]  # what the target said in the meantime
+                said += unread
+                wanted = reference.logits([*said, *tokens])[-length:]
+                before = cache.num_rows
+                for node in range(length):
+                    cache.evaluate(tree, np.array([node], np.int32), unread if node == 0 else ())
+                    row = cache.context.row_view(int(cache.rows[node]))
+                    assert np.abs(row - wanted[node]).max() < CLOSE
+                assert cache.num_rows - before == length + len(unread), "nothing is read again"
+                assert cache.commit(tree, list(range(kept))) == kept
+                said += tokens[:kept]
+                assert cache.tokens == said
+        assert_holds(cache, reference, said)
+
+
 def test_a_chain_longer_than_the_snapshots_is_refused(cache: Cache) -> None:
+    if not has_snapshots(cache):
+        pytest.skip("copies take back a chain of any length")
     assert cache.context.num_snapshots is not None
     too_long = cache.context.num_snapshots + 2
     cache.prefill(text(30))
@@ -138,13 +204,12 @@ def test_a_dropped_tree_takes_all_rows_of_the_last_pass_along(
     cache: Cache, reference: PlainReference, num_rows: int
 ) -> None:
     """llama.cpp would take them back from a snapshot that this pass has not written."""
-    if num_rows > 1 and not can_speculate(cache):
-        pytest.skip("no snapshots: nothing is drafted")
     said = text(40)
     cache.prefill(said)
     chain(cache, text(num_rows, seed=2))
     left = cache.rewind(len(cache.tokens))
-    assert left == len(said) - COPY_BEFORE, "where the state was saved"
+    in_step = not has_snapshots(cache) and num_rows > 1
+    assert left == len(said) - COPY_BEFORE * (not in_step), "where the state was saved"
     cache.prefill(said)
     assert_holds(cache, reference, said)
 
@@ -173,8 +238,6 @@ def test_padding_is_taken_back_with_what_was_refused(
     said, rng = text(30), np.random.default_rng(8)
     cache.prefill(said)
     for length, kept in ((1, 1), (3, 1), (3, 3), (5, 2), (7, 3)):
-        if length > 1 and not can_speculate(cache):
-            continue
         tokens = rng.choice(tiny.VOCABULARY.normal, length).tolist()
         tree = chain(cache, tokens)
         cache.commit(tree, list(range(kept)))
@@ -189,7 +252,7 @@ def test_a_text_that_is_cut_is_read_again_from_a_copy(
     said = text(60)
     cache.prefill(said)
     left = cache.rewind(60 - removed)
-    fits = removed <= NUM_SNAPSHOTS and can_speculate(cache)
+    fits = removed <= NUM_SNAPSHOTS and has_snapshots(cache)
     wanted = 60 - removed if fits else 60 - COPY_BEFORE if removed <= COPY_BEFORE else 0
     assert left == wanted
     following = [*said[: 60 - removed], *text(20, seed=3)]
@@ -200,8 +263,6 @@ def test_a_text_that_is_cut_is_read_again_from_a_copy(
 def test_a_rollback_that_is_pending_is_part_of_a_copy(
     cache: Cache, reference: PlainReference
 ) -> None:
-    if not can_speculate(cache):
-        pytest.skip("no snapshots: nothing is drafted")
     said = text(30)
     cache.prefill(said)
     tokens = text(5, seed=4)
@@ -209,8 +270,9 @@ def test_a_rollback_that_is_pending_is_part_of_a_copy(
     said += tokens[:2]
     following = [*said, *text(10, seed=5)]
     assert cache.prefill(following) == len(said)
-    assert cache.rewind(len(said)) == len(said), "saved before anything new was read"
-    assert_holds(cache, reference, said)
+    left = len(said) - 2 * (not has_snapshots(cache))
+    assert cache.rewind(len(said)) == left, "saved before anything new was read"
+    assert_holds(cache, reference, said[:left])
 
 
 def test_old_thoughts_are_dropped(cache: Cache, reference: PlainReference) -> None:
@@ -244,8 +306,6 @@ def test_copies_are_bounded(cache: Cache, reference: PlainReference) -> None:
 def test_after_an_aborted_pass_the_copy_goes_back(
     cache: Cache, reference: PlainReference, num_rows: int
 ) -> None:
-    if num_rows > 1 and not can_speculate(cache):
-        pytest.skip("no snapshots: nothing is drafted")
     said = text(40)
     cache.prefill(said)
     for token in text(5, seed=6):
@@ -254,7 +314,10 @@ def test_after_an_aborted_pass_the_copy_goes_back(
     with pytest.raises(Cancelled):
         chain(cache, text(num_rows, seed=2))
     cache.context.abort_flag.clear()
-    assert cache.tokens == said[: len(said) - COPY_BEFORE]
+    if has_snapshots(cache) or num_rows == 1:
+        assert cache.tokens == said[: len(said) - COPY_BEFORE]
+    else:
+        assert cache.tokens == [*said, *text(5, seed=6)], "saved within the step"
     cache.prefill(said)
     assert_holds(cache, reference, said)
 
@@ -301,13 +364,13 @@ def test_two_texts_in_one_context(model: Path, reference: PlainReference) -> Non
         caches = [Cache(context, CAPACITY, first_id=i, num_ids=1) for i in range(2)]
         said = [text(30, seed=i) for i in range(2)]
         rng = np.random.default_rng(3)
-        length = CAPACITY if can_speculate(caches[0]) else 1
+        length = CAPACITY
         for cache, tokens in zip(caches, said, strict=True):
             cache.prefill(tokens)
         for kept in (1, 2, 4, 7):
             for cache, tokens in zip(caches, said, strict=True):
                 drafted = rng.choice(tiny.VOCABULARY.normal, length).tolist()
-                num = cache.commit(chain(cache, drafted), list(range(min(kept, length))))
+                num = cache.commit(chain(cache, drafted), list(range(kept)))
                 tokens += drafted[:num]
         for cache, tokens in zip(caches, said, strict=True):
             assert_holds(cache, reference, tokens)

@@ -30,9 +30,11 @@ from dyspec_edge.errors import (
     OptionError,
     VocabularyError,
 )
+from dyspec_edge.files.model_file import inspect_file
 from dyspec_edge.load.contexts import Contexts
 from dyspec_edge.load.loading import Loaded, load
 from dyspec_edge.load.models import open_models
+from dyspec_edge.load.speculation import draft_obstacle, plain_reason_of
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.decoding import CHEAP_ROWS, model_drafter
@@ -140,21 +142,6 @@ def test_another_tokenizer_is_refused_with_the_first_difference(
 # Kinds of models
 
 
-def test_a_recurrent_target_decodes_plainly_and_says_why(
-    tiny_recurrent: Path, tiny_pair: TinyPair
-) -> None:
-    with opened(tiny_recurrent) as engine:
-        expected = converse(engine)
-    for policy in ("dyspec:8", None):
-        with opened(tiny_recurrent, tiny_pair.draft, policy=policy) as engine:
-            assert engine.conversation.drafter.shared_cache is None
-            assert sum("recurrent (mamba)" in line for line in engine.notices) == 1
-            replies = converse(engine)
-        assert [r.text for r in replies] == [r.text for r in expected]
-        assert replies[0].stats.policy == "none"
-        assert replies[1].stats.cached_tokens > 0
-
-
 def test_a_recurrent_target_survives_a_stop_string(tiny_recurrent: Path) -> None:
     with opened(tiny_recurrent) as engine:
         text = text_of(engine)
@@ -168,15 +155,15 @@ def test_a_recurrent_target_survives_a_stop_string(tiny_recurrent: Path) -> None
 
 
 @pytest.mark.parametrize("policy", ["dyspec:8", "chain:6", "priced"])
-@pytest.mark.parametrize("architecture", HYBRIDS)
+@pytest.mark.parametrize("architecture", [*HYBRIDS, "mamba", "jamba"])
 def test_a_hybrid_target_checks_chains_and_says_so(
-    tiny_hybrid: Callable[[Architecture], TinyPair], architecture: Architecture, policy: str
+    tiny_hybrid: Callable[..., TinyPair], architecture: Architecture, policy: str
 ) -> None:
     pair = tiny_hybrid(architecture)
     with opened(pair.target) as engine:
         expected = converse(engine)
     with opened(*pair, policy=policy) as engine:
-        assert f"is hybrid ({architecture}): trees are chains of at most 16" in notices(engine)
+        assert f"({architecture}): trees are chains of at most 16 tokens" in notices(engine)
         assert engine.conversation.target.num_ids == 1
         replies = converse(engine)
     assert [r.text for r in replies] == [r.text for r in expected]
@@ -187,7 +174,7 @@ def test_a_hybrid_target_checks_chains_and_says_so(
 
 
 def test_snapshots_are_no_more_than_a_policy_needs(
-    tiny_hybrid: Callable[[Architecture], TinyPair],
+    tiny_hybrid: Callable[..., TinyPair],
 ) -> None:
     pair = tiny_hybrid("qwen35")
     for policy, wanted in (("none", 0), ("chain:3", 3), ("dyspec:64", 16)):
@@ -229,11 +216,39 @@ def test_a_head_that_is_not_there(tiny_target: Path) -> None:
         Engine.load(tiny_config(tiny_target, Path("none"), policy="chain:4"))
 
 
-def test_a_recurrent_draft_is_not_used_and_named(tiny_target: Path, tiny_recurrent: Path) -> None:
-    with opened(tiny_target, tiny_recurrent) as engine:
-        assert engine.conversation.drafter.shared_cache is None
-        assert "cannot draft a tree" in notices(engine)
-        assert text_of(engine)
+@pytest.mark.parametrize("policy", ["dyspec:8", "chain:6", "priced"])
+@pytest.mark.parametrize(("target", "draft"), [("llama", "lfm2"), ("qwen35", "jamba")])
+def test_a_hybrid_draft_drafts_chains(
+    tiny_hybrid: Callable[..., TinyPair],
+    target: Architecture,
+    draft: Architecture,
+    policy: str,
+) -> None:
+    pair = tiny_hybrid(target, draft)
+    with opened(pair.target) as engine:
+        expected = converse(engine)
+    with opened(*pair, policy=policy) as engine:
+        assert "trees are chains of at most 16 tokens" in notices(engine)
+        replies = converse(engine)
+        assert policy == "priced" or model_drafter(engine.conversation).cache.is_recurrent
+    assert [r.text for r in replies] == [r.text for r in expected]
+    if policy != "priced":  # what it does depends on real time
+        assert sum(reply.stats.accepted_tokens for reply in replies) > 0
+
+
+def test_a_state_that_cannot_be_copied_neither_checks_nor_drafts(
+    tiny_target: Path,
+) -> None:
+    """Decided from the header: such files are never opened for it."""
+    reports = [inspect_file(tiny_target)]
+    reports += [replace(reports[0], kind="hybrid", architecture="glm5-next", state="whole")]
+    config, asked = tiny_config(tiny_target, tiny_target), parse("dyspec:8", np.empty(0, np.int32))
+    reason = plain_reason_of(config, reports[1], asked, False)
+    assert reason is not None
+    assert "hybrid (glm5-next): its state can be neither cut nor copied" in reason
+    assert plain_reason_of(config, reports[0], asked, False) is None
+    assert draft_obstacle(config, reports[0], asked) is None
+    assert "so decoding is plain" in str(draft_obstacle(config, reports[1], asked))
 
 
 @pytest.mark.parametrize("policy", ["dyspec:8", "dyspec:64", "chain:7", "dyspec-threshold:16"])
