@@ -47,10 +47,11 @@ constexpr int32_t MAX_WIDTH = 16;
 constexpr int32_t MAX_DEPTH = 16;
 
 enum flag : uint8_t {
-    CHOSEN = 1,     // a candidate for the target's pass
-    DRAFTED = 2,    // the draft's cache holds it, or will
-    HAS_CHOSEN = 4, // a chosen child goes on with this node's leaf
-    HAS_DRAFTED = 8 // a drafted child goes on with this node's branch
+    CHOSEN = 1,      // a candidate for the target's pass
+    DRAFTED = 2,     // the draft's cache holds it, or will
+    HAS_CHOSEN = 4,  // a chosen child goes on with this node's leaf
+    HAS_DRAFTED = 8, // a drafted child goes on with this node's branch
+    REPLACED = 16    // the draft is hoped to say the same
 };
 
 struct Best {
@@ -146,26 +147,49 @@ int32_t find_todo(dyspec_planner *x, int32_t n_sorted, int32_t *todo) {
     return n;
 }
 
-// Merge P of the chosen nodes with what drafting todo[:width] to `depth` may add, descending.
-int32_t look_ahead(const dyspec_planner *x, int32_t n_chosen, const int32_t *todo, int32_t width,
+// Merge P of the chosen nodes with what drafting todo[:width] to `depth` may add, descending. Where
+// the text's own copy goes on below a node, the draft is expected to say the same: it adds
+// certainty, not another token.
+int32_t look_ahead(dyspec_planner *x, int32_t n_chosen, const int32_t *todo, int32_t width,
                    int32_t depth, double *merged) {
     const dyspec_tree &tree = *x->tree;
     double hoped[MAX_WIDTH * MAX_DEPTH];
+    int32_t replaced[MAX_WIDTH * MAX_DEPTH];
     int32_t n_hoped = 0;
+    int32_t n_replaced = 0;
     for (int32_t i = 0; i < width; i++) {
         double value = tree.value[todo[i]];
+        int32_t copied = todo[i];
         for (int32_t j = 0; j < depth; j++) {
             value *= x->acceptance;
-            hoped[n_hoped++] = value;
+            copied = copied >= 0 && tree.n_children[copied] > 0
+                         ? next_child(tree, copied, copied + 1)
+                         : -1;
+            if (copied < 0) {
+                hoped[n_hoped++] = value;
+                continue;
+            }
+            x->flags[size_t(copied)] |= REPLACED;
+            replaced[n_replaced++] = copied;
+            hoped[n_hoped++] = std::max(value, tree.value[copied]);
         }
     }
     const int32_t kept = std::min(n_hoped, x->n_rows);
     std::partial_sort(hoped, hoped + kept, hoped + n_hoped, std::greater<double>());
-    const int32_t total = std::min(kept + n_chosen, x->n_rows);
-    for (int32_t i = 0, a = 0, b = 0; i < total; i++) {
-        const bool take =
-            b == kept || (a < n_chosen && tree.value[x->chosen[size_t(a)]] >= hoped[b]);
-        merged[i] = take ? tree.value[x->chosen[size_t(a++)]] : hoped[b++];
+    int32_t total = 0;
+    for (int32_t a = 0, b = 0; total < x->n_rows;) {
+        if (a < n_chosen && (x->flags[size_t(x->chosen[size_t(a)])] & REPLACED)) {
+            a++;
+        } else if (b < kept && (a == n_chosen || hoped[b] > tree.value[x->chosen[size_t(a)]])) {
+            merged[total++] = hoped[b++];
+        } else if (a < n_chosen) {
+            merged[total++] = tree.value[x->chosen[size_t(a++)]];
+        } else {
+            break;
+        }
+    }
+    for (int32_t i = 0; i < n_replaced; i++) {
+        x->flags[size_t(replaced[i])] &= uint8_t(~REPLACED);
     }
     return total;
 }

@@ -87,6 +87,17 @@ def test_wrong_prices_cost_little_and_not_for_long(believed: CostCurve) -> None:
     assert late[0] >= 0.95 * late[1]
 
 
+@pytest.mark.parametrize("second", [1.3, 1.45, 1.6])
+def test_a_second_load_where_two_rows_are_dear_and_five_are_not(second: float) -> None:
+    """What has to be seen is not the next size, which never pays, but one beyond."""
+    seconds = (0.6, 0.6 * second, 0.62 * second, 0.66 * second, 1.32, 4.3)
+    kept = CostCurve((1, 2, 3, 6, 8, 32), seconds)
+    world = written(kept, kept)
+    known = written(replace(kept, sure=frozenset(TARGET_SIZES)), kept)
+    assert rate(known, 0) * 0.6 > 1.1, "drafting pays there"
+    assert rate(world, LEARNED) >= 0.95 * rate(known, LEARNED)
+
+
 @pytest.mark.parametrize("sure", [(), (1, 4, 6)])
 def test_a_first_load_that_had_to_fetch_the_weights(sure: tuple[int, ...]) -> None:
     """All sizes are eight times too dear, one row among them."""

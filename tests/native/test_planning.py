@@ -96,6 +96,21 @@ class Rule:
             found.append(node)
         return found
 
+    def hoped(self, todo: Sequence[int], depth: int) -> list[float]:
+        """P of what can be verified after `depth` passes that begin with `todo`."""
+        here, new = self.verifiable(), []
+        for node in todo:
+            copied: int | None = node
+            for j in range(1, depth + 1):
+                children = [] if copied is None else self.tree.children(copied)
+                copied = children[0] if children else None
+                value = self.P(node) * self.a**j
+                if copied is not None:
+                    value = max(value, self.P(copied))
+                    here = [other for other in here if other != copied]
+                new.append(value)
+        return [self.P(i) for i in here] + new
+
     def worths(self) -> dict[int, float]:
         """By nodes that are drafted now, 0 for none of them, what the best way on is worth."""
         values = [self.P(i) for i in self.verifiable()]
@@ -106,8 +121,7 @@ class Rule:
                 if i > len(todo) or self.first is None:
                     continue
                 cost = self.first[i] + (k - 1) * self.later[i]
-                hoped = [self.P(b) * self.a**j for b in todo[:i] for j in range(1, k + 1)]
-                value = self.best(values + hoped, self.left - cost)[0] - self.R * cost
+                value = self.best(self.hoped(todo[:i], k), self.left - cost)[0] - self.R * cost
                 found[i] = max(value, found.get(i, value))
         return found
 

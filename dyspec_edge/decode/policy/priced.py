@@ -133,8 +133,8 @@ class PricedPolicy(Policy):
             looked = self._trials.see_draft(self._drafter, self.draft, self.target, self.max_nodes)
             self.account.settle(0.0, looked)
         stake = min(self._trials.left(token), self.left - token)
-        # One doubtful price shall not cost all that the account has: small sizes come first.
-        self._planned = self.target.hoped(stake, max(2 * token, self.left / 2))
+        # Enough to see what lies beyond a size that never pays; a token's time is left.
+        self._planned = self.target.hoped(stake, max(2 * token, self.left - token))
         if tree.size == 1 and not may_draft:
             return self._look(tree, max_depth)
         planner = self._planner_for(tree)
