@@ -1,4 +1,4 @@
-"""From messages to the token ids of a prompt: rendered once, tokenized once."""
+"""From messages to the token ids of a prompt: rendered by the chat template, then tokenized."""
 
 from __future__ import annotations
 

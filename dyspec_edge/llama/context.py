@@ -222,11 +222,6 @@ class Context(native.Used):
             self.backend_sampler.detach()
             self.backend_sampler = None
 
-    @property
-    def num_reused_graphs(self) -> int:
-        """Passes so far that used the compute graph of the pass before again."""
-        return int(llama_cpp.llama_perf_context(self._context).n_reused)
-
     def logits_address(self) -> int:
         """Address of float32[num_outputs, num_vocab] in batch order, until the next decode.
 

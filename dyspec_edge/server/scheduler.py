@@ -84,11 +84,6 @@ class Scheduler:
         """Replies under way."""
         return len(self._running)
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests that wait for a slot."""
-        return len(self._waiting)
-
     def submit(self, request: Request, emit: Emit) -> Job:
         """Put a request into the queue; returns at once.
 

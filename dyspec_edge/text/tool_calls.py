@@ -107,11 +107,6 @@ class CallReader:
         """Whether no other call is taken."""
         return len(self.calls) == self._most
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all calls that are taken have been written: the reply need not go on."""
-        return self.is_full and self._state != "call"
-
     def feed(self, text: str) -> Parts:
         """What is certain now, in order: text, and parts of calls."""
         parts: Parts = []
