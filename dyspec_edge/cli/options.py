@@ -27,7 +27,7 @@ from dyspec_edge.cli.syntax import (
 )
 from dyspec_edge.errors import OptionError
 from dyspec_edge.text.built_in import BUILT_IN
-from dyspec_edge.text.utf8 import decode
+from dyspec_edge.text.utf8 import read
 
 if TYPE_CHECKING:
     from dyspec_edge.decode.sampling import SamplingParams
@@ -477,7 +477,8 @@ def grammar(typed: Mapping[str, Any]) -> str | None:
     text = given[0][1]
     if isinstance(text, Path):
         try:
-            text = decode(text.read_bytes(), f"the file '{text}'")
+            with text.open("rb") as file:
+                text = read(file, f"the file '{text}'")
         except OSError as error:
             raise OptionError(f"{spelled[0]}: cannot read '{text}': {error.strerror}") from None
     if spelled[0].startswith("--grammar"):
@@ -607,11 +608,11 @@ def chat_template(value: str | None) -> str | None:
     if value is None or value in BUILT_IN or "{{" in value or "{%" in value:
         return value
     try:
-        data = Path(value).read_bytes()
+        with Path(value).open("rb") as file:
+            return read(file, f"the template file '{value}'")
     except (OSError, ValueError):
         names = ", ".join(sorted(BUILT_IN))
         raise OptionError(
             f"--chat-template '{value}' is neither a file, nor one of {names}, "
             "nor a Jinja template, which has {{ ... }} or {% ... %} in it"
         ) from None
-    return decode(data, f"the template file '{value}'")

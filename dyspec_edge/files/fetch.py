@@ -25,7 +25,7 @@ from dyspec_edge.files.transfer import OnNotice, OnProgress, Progress, Unavailab
 WHEEL_BYTES = 200 << 20
 """Disk space for one downloaded wheel, which lies beside the unfinished file for a moment."""
 
-_HF_NAME = re.compile(r"^([\w.-]+/[\w.-]+?)(?::([\w.-]+))?$")
+_HF_NAME = re.compile(r"(\w[\w.-]*/\w[\w.-]*?)(?::([\w.-]+))?")
 
 
 def ensure(
@@ -84,7 +84,7 @@ def resolve_hf(
         OptionError: `name` has another form.
         DownloadError: as `ensure`.
     """
-    match = _HF_NAME.match(name)
+    match = _HF_NAME.fullmatch(name)
     if match is None:
         raise OptionError(f"'{name}' is not of the form USER/REPO or USER/REPO:QUANT")
     source = ModelSource(repo=match[1], quant=match[2])

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,13 @@ def _llama() -> Llama:
 
 
 def _size(folder: Path) -> int:
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files)
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # gone since, or out of reach
+                info = (Path(where) / name).lstat()
+                total += info.st_size if stat.S_ISREG(info.st_mode) else 0
+    return total
 
 
 def _advice(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import codecs
+from typing import IO
 
 from dyspec_edge.errors import DyspecError
+
+MAX_BYTES = 64 << 20
+"""Of a text that is read at once: what has no end must not fill the memory."""
 
 
 def decode(data: bytes, what: str) -> str:
@@ -23,6 +27,20 @@ def decode(data: bytes, what: str) -> str:
         raise DyspecError(
             f"{what} is not UTF-8: byte 0x{bad:02x} at offset {error.start}; convert it first"
         ) from None
+
+
+def read(file: IO[bytes], what: str) -> str:
+    """The rest of a file or pipe, as `decode` gives it.
+
+    Raises:
+        DyspecError: it is not UTF-8, or has no end.
+    """
+    data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DyspecError(
+            f"{what} is longer than {MAX_BYTES >> 20} MiB; no context holds that much"
+        )
+    return decode(data, what)
 
 
 class Utf8Stream:

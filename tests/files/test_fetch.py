@@ -314,7 +314,9 @@ def test_hf_split_model_with_a_missing_shard(fake_hub: FakeHub) -> None:
         fetch.resolve_hf(REPO)
 
 
-@pytest.mark.parametrize("name", ["", "model", "a/b/c", "user/repo:", "https://hub/user/repo"])
+@pytest.mark.parametrize(
+    "name", ["", "model", "a/b/c", "a/b\n", "../..", "a/..", "user/repo:", "https://hub/user/repo"]
+)
 def test_hf_names_of_another_form(name: str) -> None:
     with pytest.raises(OptionError, match="is not of the form USER/REPO or USER/REPO:QUANT"):
         fetch.resolve_hf(name)

@@ -107,6 +107,9 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert found.caches[str(tmp_path / "curves")] == 5
     assert found.caches[str(tmp_path / "models")] == 0
     assert found.versions["Python"]
+    with monkeypatch.context() as patch:
+        patch.setenv("DYSPEC_EDGE_CACHE", "a" * 5000)
+        assert set(diagnose().caches.values()) == {0}
     jsonschema.validate(
         json.loads(json.dumps(found.as_dict())),
         {"type": "object", "required": ["versions", "machine", "llama", "rows", "advice"]},

@@ -190,6 +190,7 @@ def test_a_template_that_cannot_be_parsed(source: str) -> None:
         "{% for i in range(10000000) %}x{% endfor %}",
         "{{ messages.append(1) }}",
         "{% include 'x' %}",
+        "{{ 'x' * 1000000000000000 }}",
     ],
 )
 def test_a_template_that_fails_is_one_line(source: str) -> None:

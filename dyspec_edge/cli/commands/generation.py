@@ -15,7 +15,7 @@ from dyspec_edge.cli.chat import COMMANDS, Chat, ChatSettings
 from dyspec_edge.cli.syntax import INTERRUPTED, Command
 from dyspec_edge.cli.terminal import Bar, ReplyWriter, Terminal, is_terminal
 from dyspec_edge.errors import DyspecError, OptionError
-from dyspec_edge.text.utf8 import decode
+from dyspec_edge.text.utf8 import read
 
 if TYPE_CHECKING:
     from dyspec_edge.engine import Chunk, Engine, EngineConfig
@@ -163,10 +163,10 @@ def _joined(typed: str | None, file: Path | None, terminal: Terminal) -> str:
 
 def _read(file: Path | None) -> str:
     if file is None or str(file) == "-":
-        return decode(sys.stdin.buffer.read(), "stdin")
+        return read(sys.stdin.buffer, "stdin")
     try:
-        data = file.read_bytes()
+        with file.open("rb") as opened:
+            return read(opened, f"'{file}'")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise DyspecError(f"cannot read the prompt file '{file}': {reason}") from error
-    return decode(data, f"'{file}'")
