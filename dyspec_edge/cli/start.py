@@ -11,7 +11,7 @@ def main() -> NoReturn:
     own = signal.getsignal(signal.SIGINT)
     if own is signal.default_int_handler:  # and not ignored, as under nohup
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dyspec_edge.cli.main import cli
+    from dyspec_edge.cli import main as program
 
     signal.signal(signal.SIGINT, own)
-    cli.main(prog_name="dyspec-edge")
+    program.main()
