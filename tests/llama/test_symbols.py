@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,3 +47,12 @@ def test_windows_asks_the_libraries_beside_it_too(
     assert found == ["base", "cpu", "registry"]
     with pytest.raises(AttributeError, match="no function ggml_nothing"):
         symbols.ggml("nothing")
+
+
+def test_an_abort_of_llama_cpp_starts_no_debugger() -> None:
+    program = "import os, dyspec_edge.llama; print(os.environ['GGML_NO_BACKTRACE'])"
+    env = {name: value for name, value in os.environ.items() if name != "GGML_NO_BACKTRACE"}
+    found = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, check=True, text=True
+    )
+    assert found.stdout == "1\n"

@@ -63,3 +63,12 @@ def test_the_header_and_its_copy_for_ctypes_agree() -> None:
         assert body is not None
         plain = re.sub(r"//.*", "", body[1])
         assert re.findall(r"(\w+)(?:\[\d+\]|\)\([^;]*\))?;", plain) == names
+
+
+def test_a_warning_of_a_newer_compiler_stops_nobodys_installation() -> None:
+    root = Path(__file__).parents[2]
+    options = (root / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert re.search(r"option\(DYSPEC_WERROR [^)]* OFF\)", options)
+    flags = (root / "native" / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert flags.count("-Werror") == flags.count("$<$<BOOL:${DYSPEC_WERROR}>:-Werror>")
+    assert "DYSPEC_WERROR" not in (root / "pyproject.toml").read_text(encoding="utf-8")
