@@ -19,6 +19,9 @@ DRAFT_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20, 24, 32, 64, 128)
 """Rows of the passes that are measured.  A draft is measured further than its trees go, because it
 reads what it missed, too."""
 
+FLAT_SIZES = (1, 8, 64)
+"""Of a target that waits for its weights in every pass."""
+
 LONGEST_CHAIN = 32
 
 

@@ -34,12 +34,16 @@ BLOCKS = 1.05
 Report = Callable[[float], None]
 
 
-def measure_curve(cache: Cache, sizes: Sequence[int], report: Report | None = None) -> CostCurve:
+def measure_curve(
+    cache: Cache, sizes: Sequence[int], report: Report | None = None, *, is_flat: bool = False
+) -> CostCurve:
     """Time passes after what the cache holds; not those that would take too long.
 
     Args:
         sizes: ascending, the first is 1.
         report: called with the fraction done.
+        is_flat: passes wait for something else than their rows, so that none takes much longer
+            than one row's: each size is timed, however slow passes are.
     """
     timer = _Timer(cache, LONGEST)
     order = [n for n in FIRST_SIZES if n in sizes] + [n for n in sizes if n not in FIRST_SIZES]
@@ -47,7 +51,8 @@ def measure_curve(cache: Cache, sizes: Sequence[int], report: Report | None = No
         for n in order:
             if n > 1 and timer.is_sure(n):
                 continue
-            if timer.expected(n) > timer.left:
+            must = n not in timer.samples and (is_flat or n == 1)
+            if timer.expected(n) > timer.left and not must:
                 break
             timer.take(n)
             if report is not None:

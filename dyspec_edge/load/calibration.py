@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES, CostCurve
+from dyspec_edge.decode.cost import DRAFT_SIZES, FLAT_SIZES, TARGET_SIZES, CostCurve
 from dyspec_edge.decode.measuring import DISTURBED, look_again, measure_curve
 from dyspec_edge.decode.policy import Policy
 from dyspec_edge.decode.prices import Prices
@@ -56,14 +56,22 @@ class Calibrator:
         kept: where curves and what was learned are kept.
         target_key, draft_key: see `file_key`.
         afresh: measure even what is kept.
+        is_streamed: the target's weights are read in every pass.
     """
 
     def __init__(
-        self, kept: DiskCache, target_key: Key, draft_key: Key | None, *, afresh: bool = False
+        self,
+        kept: DiskCache,
+        target_key: Key,
+        draft_key: Key | None,
+        *,
+        afresh: bool = False,
+        is_streamed: bool = False,
     ) -> None:
         self._kept = kept
         self._keys = target_key, draft_key
         self._afresh = afresh
+        self._sizes = FLAT_SIZES if is_streamed else TARGET_SIZES
 
     def calibrate(
         self, target: Cache, draft: Cache | None, on_progress: Report | None = None
@@ -77,7 +85,7 @@ class Calibrator:
         target_key, draft_key = self._keys
         share = TARGET_SHARE if draft is not None else 1.0
         target_curve, measured = self._curve(
-            target, target_key, TARGET_SIZES, lambda x: report(share * x)
+            target, target_key, self._sizes, lambda x: report(share * x)
         )
         draft_curve = None
         if draft is not None and draft_key is not None:
@@ -125,7 +133,7 @@ class Calibrator:
     ) -> tuple[CostCurve, bool]:
         kept = None if self._afresh else _as_curve(self._kept.load(key))
         if kept is None:
-            curve = measure_curve(cache, sizes, report)
+            curve = measure_curve(cache, sizes, report, is_flat=sizes is FLAT_SIZES)
         else:
             curve = look_again(cache, kept, sizes)
             report(1.0)

@@ -126,7 +126,7 @@ class Models:
                 **common,
             )
         kept = DiskCache(stores.cache_dir() / "curves")
-        return Calibrator(kept, key, draft_key, afresh=afresh)
+        return Calibrator(kept, key, draft_key, afresh=afresh, is_streamed=plan.streamed)
 
     @property
     def uses_head(self) -> bool:
@@ -195,7 +195,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         streaming = stream_as_planned(
             target, plan, own_draft, notices, on_progress, wanted=config.stream != "off"
         )
-        maps_draft = streaming.maps_draft if streaming else plan.streamed and plan.room == 0
+        maps_draft = streaming.maps_draft if streaming else plan.streamed and plan.room <= 0
         draft = target if has_head else None
         if own_draft is not None:
             draft = _open(config, plan, own_draft.path, "draft", on_progress, maps_draft)

@@ -46,7 +46,7 @@ class LoadPlan:
         flash_attn, flash_attn_draft: "on", "off", or "auto" for llama.cpp's own choice.
         states: what is held of recurrent states.
         streamed: the target's weights are larger than memory and are read again in every pass.
-        room: bytes that a streamed target's weights may take.
+        room: bytes that a streamed target's weights may take; negative: so many are missing.
         notices: lines that say what was decided and why.
     """
 
@@ -100,7 +100,7 @@ def plan_load(
         stream: "on" streams whatever the memory, without a GPU.
 
     Raises:
-        DeviceError: the context that was asked for does not fit.
+        DeviceError: the context that was asked for does not fit, or not even what is no weight.
         OptionError: a negative context.
     """
     per_token = num_conversations * cache_bytes_per_token(target, *cache_types)
@@ -150,6 +150,11 @@ def plan_load(
     in_use += per_token * tokens + per_token_draft * tokens_draft
     if on_cpu == "off":
         in_use += sum(scores_bytes(report, cells) for report, cells in contexts)
+    if streamed and in_use > memory:
+        raise DeviceError(
+            f"{memory >> 20} MiB are free, and caches, buffers and the program take about "
+            f"{int(in_use) >> 20} MiB beside the weights; a smaller -c or no draft needs less"
+        )
     if draft is not None:
         in_use += draft.weights_bytes
     return LoadPlan(
@@ -161,7 +166,7 @@ def plan_load(
         flash_attn_draft=flash_attn if layers_draft else on_cpu,
         states=states,
         streamed=streamed,
-        room=max(0, memory - in_use),
+        room=memory - in_use,
         notices=tuple(notices),
     )
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
+from dyspec_edge.decode.cost import FLAT_SIZES, TARGET_SIZES, CostCurve
 from dyspec_edge.decode.measuring import LONGEST_AGAIN, look_again, measure_curve
 
 
@@ -91,6 +91,24 @@ def test_measuring_takes_seconds(
     assert cache.now < limit
     assert done == sorted(done)
     assert done[-1] == 1.0
+
+
+@pytest.mark.parametrize("plain", [0.5, 3.0, 20.0])
+def test_passes_that_wait_for_a_disk_are_measured_at_all_sizes(
+    monkeypatch: pytest.MonkeyPatch, plain: float
+) -> None:
+    """In proportion to one row, 64 would look far too long to be timed."""
+    truth = CostCurve((1, 64), (plain, 1.1 * plain))
+    cache = FakeCache(truth, monkeypatch)
+    curve = measure_curve(cast(Cache, cache), FLAT_SIZES, is_flat=True)
+    assert curve.table(64).tolist() == pytest.approx(truth.table(64).tolist())
+    assert cache.now < max(9.0, 5.5 * plain)
+
+
+def test_one_row_is_measured_however_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass alone takes longer than measuring may."""
+    cache = FakeCache(CostCurve((1,), (20.0,)), monkeypatch)
+    assert measure_curve(cast(Cache, cache), (1,)).at(1) == pytest.approx(20.0)
 
 
 SLOW = CostCurve((1, 2, 3, 4, 6, 8, 64), (0.1, 0.11, 0.12, 0.18, 0.25, 0.3, 2.0))

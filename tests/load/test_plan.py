@@ -170,7 +170,12 @@ def test_a_pair_is_streamed_where_target_and_draft_do_not_fit_together(decide: D
     assert not decide(memory=34 * GB, num_ctx=512, with_draft=False).streamed
     assert decide(memory=34 * GB, num_ctx=512).streamed
     assert decide(memory=10 * GB, num_ctx=1024).room > 0
-    assert decide(memory=1 * GB, num_ctx=512).room == 0
+    assert decide(memory=GB, num_ctx=512).room == decide(memory=2 * GB, num_ctx=512).room - GB < 0
+
+
+def test_what_is_no_weight_has_to_fit(decide: Decide) -> None:
+    with pytest.raises(DeviceError, match=r"^\d+ MiB are free, and caches.* -c"):
+        decide(memory=200 << 20, num_ctx=512)
 
 
 def test_streaming_can_be_asked_for_without_a_gpu(decide: Decide) -> None:
