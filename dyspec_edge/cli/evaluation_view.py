@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from dyspec_edge.decode.prices import milliseconds
-from dyspec_edge.drafts.evaluation import Verdict
+from dyspec_edge.drafts.evaluation import SHOWN_ROWS, Verdict
 
 COLUMNS = (
     *("draft", "acceptance", "pays from", "pass of 1", "of 8", "best chain", "predicted"),
@@ -42,7 +42,7 @@ def _row(verdict: Verdict) -> list[str]:
     if verdict.draft is None:
         return ["copies only", *[""] * 6, *measured]
     accepted = [f"{name} {share:.2f}" for name, share in verdict.acceptance.items()]
-    times = [milliseconds(verdict.draft_seconds[n]) for n in (1, 8)]
+    times = [milliseconds(verdict.draft_seconds[n]) for n in SHOWN_ROWS]
     return [
         verdict.draft.name,
         "\n".join(accepted),

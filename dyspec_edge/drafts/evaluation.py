@@ -23,6 +23,9 @@ GUESS, JUDGED = "chain:1", "priced"
 GAIN = 1.01
 """A chain that gains less does not count as one that pays."""
 
+SHOWN_ROWS = (1, 8)
+"""Of the draft's passes whose seconds are told, measured or between measured ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -119,4 +122,4 @@ def _acceptance(lines: Sequence[Line], by: str) -> dict[str, float]:
 
 def _points(prices: Prices) -> dict[int, float]:
     assert prices.draft is not None
-    return dict(zip(prices.draft.sizes, prices.draft.seconds, strict=True))
+    return {n: prices.draft.at(n) for n in sorted({*prices.draft.sizes, *SHOWN_ROWS})}

@@ -148,4 +148,6 @@ def test_a_prediction_is_the_mean_over_groups_and_its_error_what_was_measured() 
     assert found.measured == pytest.approx(1.44)
     assert found.error == pytest.approx(found.predicted / 1.44 - 1)
     assert found.draft_seconds == {1: 0.5, 8: 0.6, 128: 0.7}
+    short = Prices(FLAT, CostCurve((1, 15), (0.5, 1.9)))
+    assert judge(Path("d"), runs, short).draft_seconds == pytest.approx({1: 0.5, 8: 1.2, 15: 1.9})
     assert evaluation.GUESS == "chain:1"
