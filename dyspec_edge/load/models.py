@@ -94,6 +94,8 @@ class Models:
         policy = parse(spec, self.target.end_tokens, rates)
         if self.plan.states.longest_chain is not None:
             policy.narrow(self.plan.states.longest_chain)
+        elif self.plan.streamed:
+            policy.widen(llama.MAX_SEQUENCES // config.num_conversations)
         return policy
 
     def calibrator(self, *, afresh: bool = False) -> Calibrator:

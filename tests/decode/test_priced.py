@@ -14,7 +14,7 @@ import pytest
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.policy.account import EPS, STAKE
-from dyspec_edge.decode.policy.priced import A0, LEAVES, ROWS, PricedPolicy
+from dyspec_edge.decode.policy.priced import A0, LEAVES, ROWS, WIDE_LEAVES, PricedPolicy
 from dyspec_edge.decode.policy.reading import SHARES
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.timing import StepCost
@@ -55,7 +55,7 @@ class World(Drafter):
     Attributes:
         right: chance that the draft's first, second, ... child is the true token.
         slowness: factor on all passes from now on.
-        sizes: rows of every target pass.
+        sizes, leaves: rows of every target pass, and leaves of its tree.
     """
 
     text: Sequence[int]
@@ -66,6 +66,7 @@ class World(Drafter):
     at: int = 1
     unread: int = 0
     sizes: list[int] = field(default_factory=list)
+    leaves: list[int] = field(default_factory=list)
     num_drafted: int = 0
     read_seconds: float = 0.0
     recorded: list[tuple[int, float]] = field(default_factory=list)
@@ -120,7 +121,8 @@ class World(Drafter):
         nodes = np.zeros(1, np.int32)
         if room > 1:
             nodes = policy.grow(tree, self if drafts else NoDrafter(), room - 1)
-        check_rows(tree, nodes)
+        check_rows(tree, nodes, policy.max_leaves)
+        self.leaves.append(len(nodes) - len(set(tree.parent[nodes[1:]].tolist())))
         seconds = self.slowness * self.prices[0].at(len(nodes))
         self.now += seconds
         path, tokens = [0], [self.text[self.at]]
@@ -144,12 +146,12 @@ class World(Drafter):
         return len(tokens)
 
 
-def check_rows(tree: TokenTree, nodes: Ids) -> None:
+def check_rows(tree: TokenTree, nodes: Ids, most: int) -> None:
     assert nodes[0] == 0
     assert len(nodes) <= ROWS
     parents = tree.parent[nodes[1:]].tolist()
     assert all(p in nodes[: i + 1] for i, p in enumerate(parents))
-    assert len(nodes) - len(set(parents)) <= LEAVES
+    assert len(nodes) - len(set(parents)) <= most
 
 
 @pytest.fixture
@@ -201,6 +203,18 @@ def test_cheap_rows_make_large_trees(run: Run) -> None:
     assert world.num_drafted > 2 * len(world.sizes)
     assert plain_seconds(world, 600) / world.now > 3.0
     assert policy.acceptance == pytest.approx(0.75, abs=0.15)
+
+
+@pytest.mark.parametrize(("num_leaves", "most"), [(8, LEAVES), (40, 40), (256, WIDE_LEAVES)])
+def test_trees_branch_more_where_rows_are_nearly_free(run: Run, num_leaves: int, most: int) -> None:
+    flat = CostCurve((1, 64), (1.0, 1.02)), CostCurve((1, 16), (0.005, 0.0055))
+    world = World(fresh_text(300, seed=1), flat, lambda _: (0.45, 0.2, 0.1))
+    policy = PricedPolicy(ENDS)
+    policy.widen(num_leaves)
+    policy.set_prices(live_prices(*flat))
+    run(world, policy=policy)
+    assert policy.max_leaves == most
+    assert most >= max(world.leaves) > min(most - 1, 30)
 
 
 def test_memory_bound_targets_get_short_chains(run: Run) -> None:

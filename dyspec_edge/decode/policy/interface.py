@@ -28,6 +28,7 @@ class Policy(ABC):
         name: as --policy spells it.
         max_nodes: drafted nodes of the largest tree.
         max_leaves: leaves of the largest tree, hence sequence ids that it needs.
+        wide_leaves: how many they may be where rows are nearly free; None: not more.
         needs_draft: without a draft it cannot run.
         needs_prices: `set_prices` comes before the first reply, and passes are filled up to the
             sizes whose prices are known.
@@ -42,6 +43,7 @@ class Policy(ABC):
     name: str
     max_nodes: int
     max_leaves: int
+    wide_leaves: int | None = None
     needs_draft: bool = True
     needs_prices: bool = False
     weighs_forced: bool = False
@@ -56,6 +58,14 @@ class Policy(ABC):
         """
         self.max_nodes = min(self.max_nodes, num_nodes)
         self.max_leaves = 1
+
+    def widen(self, num_leaves: int) -> None:
+        """Grow trees of at most so many leaves, for a target whose rows are nearly free.
+
+        Before `set_prices`, and before the first tree.
+        """
+        if self.wide_leaves is not None:
+            self.max_leaves = max(self.max_leaves, min(self.wide_leaves, num_leaves))
 
     def residual_verifier(self) -> Verifier:
         """What keeps the text exact under `residual`, seeing how this policy draws children."""

@@ -41,8 +41,9 @@ A0, AW, A_MAX = 0.8, 0.05, 0.985
 A_RETURN = 0.02
 """Share of the way back to `A0` that a goes in a step without a draft, to try it again."""
 
-K, ROWS, LEAVES = 4, TARGET_ROWS, 16
-"""Children kept per drafted node; rows of one verify; leaves, and live branches of the draft."""
+K, ROWS, LEAVES, WIDE_LEAVES = 4, TARGET_ROWS, 16, TARGET_ROWS
+"""Children kept per drafted node; rows of one verify; leaves, and live branches of the draft, the
+last where rows are nearly free."""
 
 MAX_CONFIDENCE, POOL = 0.995, 1024
 """The most that a guess counts; nodes of a tree while it grows, few of which are checked."""
@@ -62,15 +63,14 @@ class PricedPolicy(Policy):
         account: what this reply cost, and would have cost plainly.
     """
 
-    needs_draft = False
+    needs_draft = allows_residual = False
     needs_prices = weighs_forced = True
-    allows_residual = False
+    wide_leaves = WIDE_LEAVES
     longest_read = MOST_MISSED
 
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
         self.name = "priced"
-        self.max_nodes = ROWS - 1
-        self.max_leaves = LEAVES
+        self.max_nodes, self.max_leaves = ROWS - 1, LEAVES
         self.acceptance = A0
         self.copies = Copies(end_tokens)
         self.account = Account()
