@@ -372,6 +372,23 @@ def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
     assert policy._pays_to_read()
 
 
+@pytest.mark.parametrize(("acceptance", "reading"), [(0.67, 0.4), (0.75, 0.5)])
+@pytest.mark.parametrize(("longest", "reads"), [(96, False), (500, True)])
+def test_nothing_is_read_for_tokens_that_a_reply_may_not_have(
+    run: Run, acceptance: float, reading: float, longest: int, reads: bool
+) -> None:
+    """A reply of at most 96 tokens would let the draft read a summary's prompt at its 87th."""
+    target = CostCurve((1, 2, 3, 6, 8, 16, 64), (0.102, 0.133, 0.153, 0.173, 0.224, 0.337, 1.2))
+    curves = target, CostCurve((1, 128), (0.021, reading))
+    world = World(fresh_text(718 + longest), curves)
+    policy = PricedPolicy(ENDS)
+    policy.set_prices(live_prices(*curves))
+    seen = {"acceptance": acceptance, "num_replies": 4, "reply_tokens": 416}
+    policy.restore({**policy.as_dict(), **seen})
+    run(world, policy=policy, prompt=718)
+    assert (world.read_seconds > 0.0) == reads
+
+
 def test_what_was_learned_is_kept(run: Run) -> None:
     world = World(fresh_text(300), F16, lambda _: (0.6, 0.1))
     policy = run(world)

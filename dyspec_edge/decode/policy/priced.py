@@ -122,6 +122,7 @@ class PricedPolicy(Policy):
 
     def grow(self, tree: TokenTree, drafter: Drafter, max_depth: int) -> Nodes:
         """Spend draft passes while they promise more than they cost."""
+        self._reading.room = max_depth + 1
         max_depth, token = min(max_depth, self.max_nodes), self.target.at(1)
         self._planned = self.target.table
         if self.target.asks_for_one_row:
@@ -145,8 +146,7 @@ class PricedPolicy(Policy):
             behind = self._drafter.num_behind
             missed = self.draft.at(behind) if behind else 0.0
             if missed < self._reading.budget(token, token - 1.0 / worth):
-                # What was missed in plain steps is no reason to miss more: reading it serves all
-                # steps that follow.
+                # Missed in plain steps is no reason to miss more: reading serves all that follow.
                 behind, left = 0, left - missed
             first = self._draft_prices(behind)
             later = self._draft_prices(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from dyspec_edge.decode.draft.interface import Drafter
@@ -29,10 +30,11 @@ class Reading:
     Attributes:
         num_replies, num_tokens: replies that were seen and their tokens.
         share: of its acceptance that the draft has with what it has read.
+        room: tokens that the reply may still have at most.
     """
 
     def __init__(self) -> None:
-        self.share = 1.0
+        self.share, self.room = 1.0, math.inf
         self.num_replies, self.num_tokens = 1, EXPECTED_REPLY
         self._emitted = 0
         self._prompt_seconds = 0.0
@@ -47,6 +49,7 @@ class Reading:
             self.num_replies += 1
             self.num_tokens += self._emitted
         self._emitted, self._prompt_seconds = 0, prompt_seconds
+        self.room = math.inf
 
     def emit(self, num_tokens: int) -> None:
         """Take tokens of the reply."""
@@ -100,5 +103,6 @@ class Reading:
 
     @property
     def _remaining(self) -> float:
-        """A reply that has outlived the mean is expected to go on for as long again."""
-        return max(self.num_tokens / self.num_replies - self._emitted, self._emitted)
+        """A reply that has outlived the mean is expected to go on for as long again, if it may."""
+        expected = max(self.num_tokens / self.num_replies - self._emitted, self._emitted)
+        return min(expected, self.room)
