@@ -7,7 +7,8 @@ text in the other file are tolerated while they are few; they are never drafted.
     draft   0 ........ (excluded_ids) ....... |
 
 A draft with a trimmed vocabulary (trimmed.py) has ids of its own: its tokens are compared with
-those that they are in the target.
+those that they are in the target.  So has a draft of another family: its tokens are those of the
+target that stand for the same bytes (common_tokens.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge.errors import ModelFileError, VocabularyError
+from dyspec_edge.files.common_tokens import common_ids
 from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.files.trimmed import TrimmedVocabulary
 
@@ -57,6 +59,7 @@ class PairReport:
         substitute_id: what the draft reads in place of a token that it lacks.
         target_ids: int32[draft's vocabulary], the target's id by the draft's, -1 where it must not
             be drafted; None where both have the same ids.
+        is_translated: whether the vocabularies are two, which have tokens in common.
         notes: what differs without harm, one line each; none where there is a reason.
     """
 
@@ -71,6 +74,7 @@ class PairReport:
     notes: tuple[str, ...]
     differing: tuple[TokenDifference, ...] = field(repr=False)
     target_ids: npt.NDArray[np.int32] | None = field(default=None, repr=False, compare=False)
+    is_translated: bool = False
 
     @property
     def compatible(self) -> bool:
@@ -86,6 +90,13 @@ class PairReport:
         """One line: the reason against the pair, or what is never drafted."""
         if self.reason:
             return self.reason
+        if self.is_translated:
+            num_draft = self.num_shared + self.num_only_draft
+            return (
+                "the draft's vocabulary is another one, its tokens are translated: "
+                f"{self.num_shared:,} of {num_draft:,} ({self.num_shared / num_draft:.0%}) are the "
+                "target's, too; the others are never drafted"
+            )
         parts = []
         if self.target_ids is not None:
             parts.append(f"the draft's vocabulary is trimmed to {len(self.target_ids):,} tokens")
@@ -124,6 +135,33 @@ class PairReport:
 
 def compare(target: FileReport, draft: FileReport) -> PairReport:
     """How the draft's vocabulary fits the target's, token by token."""
+    obstacle = _obstacle(target, draft)
+    found = _by_ids(target, draft, obstacle)
+    if found.compatible or obstacle is not None or draft.trimmed is not None:
+        return found
+    ids = common_ids(target, draft)
+    return found if ids is None else _by_bytes(target, draft, ids)
+
+
+def _by_bytes(target: FileReport, draft: FileReport, ids: npt.NDArray[np.int32]) -> PairReport:
+    num_shared = int((ids >= 0).sum())
+    return PairReport(
+        target_path=target.path,
+        draft_path=draft.path,
+        reason=None,
+        num_shared=num_shared,
+        num_only_target=target.num_vocab - num_shared,
+        num_only_draft=draft.num_vocab - num_shared,
+        draft_limit=draft.num_vocab,
+        substitute_id=draft.eos_id if draft.eos_id is not None else 0,
+        notes=tuple(_notes(target, draft)),
+        differing=(),
+        target_ids=ids,
+        is_translated=True,
+    )
+
+
+def _by_ids(target: FileReport, draft: FileReport, obstacle: str | None) -> PairReport:
     ids = draft.trimmed.ids if draft.trimmed is not None else None
     limit = min(target.num_vocab, draft.num_vocab)
     if ids is not None:
@@ -136,7 +174,7 @@ def compare(target: FileReport, draft: FileReport) -> PairReport:
     if ids is not None:
         never = np.isin(ids, [difference.token for difference in differing])
         ids = np.where(never | (ids >= target.num_vocab), -1, ids).astype(np.int32)
-    reason = _reason(target, draft, differing)
+    reason = obstacle or _reason(target, draft, differing)
     return PairReport(
         target_path=target.path,
         draft_path=draft.path,
@@ -181,14 +219,19 @@ def _cannot_be_target(trimmed: TrimmedVocabulary) -> str:
     )
 
 
-def _reason(
-    target: FileReport, draft: FileReport, differing: Sequence[TokenDifference]
-) -> str | None:
+def _obstacle(target: FileReport, draft: FileReport) -> str | None:
+    """Why they can be no pair whatever their vocabularies."""
     for role, report in (("target", target), ("draft", draft)):
         if report.obstacle:
             return f"the {role} {report.obstacle}"
     if target.trimmed is not None:
         return f"the target {_cannot_be_target(target.trimmed)}"
+    return None
+
+
+def _reason(
+    target: FileReport, draft: FileReport, differing: Sequence[TokenDifference]
+) -> str | None:
     sizes = f"{target.num_vocab} and {draft.num_vocab} tokens"
     limit = min(target.num_vocab, draft.trimmed.size if draft.trimmed else draft.num_vocab)
     tolerated = max(min(_MAX_RENAMED, int(limit * _SMALL_SHARE)), int(limit * _RENAMED_SHARE))

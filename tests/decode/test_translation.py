@@ -19,7 +19,7 @@ from tests import tiny
 from tests.conftest import TinyPair
 from tests.decode.test_loop import exact_pairs
 from tests.decoding import opened_decoder, reply, steps
-from tests.drafts.trimming import KEPT, LOST, opened_translated, trimmed
+from tests.drafts.trimming import KEPT, LOST, foreign, opened_translated, trimmed
 
 GREEDY = SamplingParams(temperature=0.0)
 COOL = SamplingParams(temperature=0.7)
@@ -48,6 +48,12 @@ def pair(tiny_pair: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyP
     """The tiny pair, whose draft lacks half of the words."""
     out = tmp_path_factory.mktemp("models") / "trimmed.gguf"
     return TinyPair(tiny_pair.target, trimmed(tiny_pair.draft, out))
+
+
+@pytest.fixture(scope="module")
+def foreign_pair(tiny_pair: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
+    """The tiny target and a draft of another vocabulary."""
+    return TinyPair(tiny_pair.target, foreign(tmp_path_factory.mktemp("models") / "foreign.gguf"))
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +96,31 @@ def test_the_text_is_plain_decodings(tiny_pair: TinyPair, pair: TinyPair, policy
                 decoder.rewind(len(text) - 12)
     assert num_lost > 20, "the target says what the draft lacks"
     assert accepted > 30
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_draft_of_another_vocabulary_leaves_the_text_as_it_is(
+    tiny_pair: TinyPair, foreign_pair: TinyPair, policy: str
+) -> None:
+    drafted = accepted = num_lost = 0
+    with (
+        opened_decoder(tiny_pair, "none") as plain,
+        opened_translated(foreign_pair, policy) as decoder,
+    ):
+        for params in (GREEDY, COOL, WARM, PENALISED):
+            for seed in (1, 2, 3):
+                text = prompt(seed=seed)
+                found = list(steps(decoder, text, params, seed=seed, max_tokens=40))
+                said = [token for step in found for token in step.tokens]
+                assert said == reply(plain, text, params, seed=seed, max_tokens=40)
+                drafted += sum(step.num_drafted for step in found)
+                accepted += sum(step.num_accepted for step in found)
+                num_lost += int(np.isin(said, LOST).sum())
+                drafter = translated(decoder)
+                read = drafter.model.cache.tokens
+                assert read == own_text(drafter, decoder.target.tokens)[: len(read)]
+    assert num_lost > 20, "the target says what the draft lacks"
+    assert drafted > accepted > 30
 
 
 @pytest.mark.parametrize("longest", [8, 24])

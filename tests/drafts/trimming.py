@@ -1,9 +1,10 @@
-"""Trimmed copies of tiny drafts, and decoders that use them."""
+"""Tiny drafts with vocabularies of their own, and decoders that use them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,22 @@ def trimmed(draft: Path, out: Path, kept: npt.NDArray[np.int32] = KEPT) -> Path:
     return out
 
 
+def foreign(out: Path) -> Path:
+    """A draft that says much what the tiny target does, in a vocabulary of its own.
+
+    Tokens stand in another order, and for the words of `LOST` it has some that the target lacks.
+    """
+    whole = tiny.VOCABULARY
+    order = np.arange(len(whole), dtype=np.int32)
+    order[whole.normal] = np.random.default_rng(7).permutation(whole.normal)
+    texts = [whole.texts[token] + "_" * (token in LOST) for token in order.tolist()]
+    vocabulary = replace(whole, texts=tuple(texts))
+    return tiny.write_model(out, vocabulary=vocabulary, noise=0.05, order=order)
+
+
 @contextmanager
 def opened_translated(pair: TinyPair, policy: str, **settings: Any) -> Iterator[Conversation]:
-    """A decoder whose draft has a trimmed vocabulary."""
+    """A decoder whose draft has a vocabulary of its own."""
     reports = (inspect_file(path, any_kind=True) for path in pair)
     found = compare(*reports)
     with opened_decoder(pair, policy, **settings) as decoder:

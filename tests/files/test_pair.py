@@ -410,10 +410,15 @@ def test_a_vocabulary_shortened_by_128_is_tolerated(tmp_path: Path) -> None:
 
 
 def test_many_real_tokens_in_one_file_only_are_not(tmp_path: Path) -> None:
-    target = report_of(tmp_path / "t.gguf", WORDS)
-    draft = report_of(tmp_path / "d.gguf", WORDS[:-129])
-    with pytest.raises(VocabularyError, match="at token 171: 'word171' and 128 more"):
-        require_pair(target, draft)
+    others = [f"other{i}" for i in range(290)]
+    target = report_of(tmp_path / "t.gguf", [*WORDS[:10], *others])
+    draft = report_of(tmp_path / "d.gguf", [*WORDS[:10], *WORDS[10:100]])
+    assert not compare(target, draft).compatible
+    longer = report_of(tmp_path / "l.gguf", WORDS)
+    shorter = report_of(tmp_path / "s.gguf", WORDS[:-129])
+    pair = require_pair(longer, shorter)
+    assert pair.is_translated
+    assert (pair.num_shared, pair.num_only_target, pair.num_only_draft) == (171, 129, 0)
 
 
 def test_renamed_tokens_are_tolerated_and_excluded(tmp_path: Path) -> None:
@@ -432,15 +437,45 @@ def test_renamed_tokens_are_tolerated_and_excluded(tmp_path: Path) -> None:
 
 def test_another_vocabulary_is_refused_with_the_first_difference(tmp_path: Path) -> None:
     target = report_of(tmp_path / "t.gguf", WORDS)
-    draft = report_of(tmp_path / "d.gguf", ["word0", *WORDS[:0:-1]])
+    draft = report_of(tmp_path / "d.gguf", ["word0", *(f"wort{i}" for i in range(299, 0, -1))])
     with pytest.raises(VocabularyError) as error:
         require_pair(target, draft)
     assert str(error.value) == (
         f"{draft.path}: draft vocabulary differs from the target's at token 1: "
-        "'word1' against 'word299' (300 and 300 tokens); use a draft of the same family"
+        "'word1' against 'wort299' (300 and 300 tokens); use a draft of the same family"
     )
     assert not compare(target, draft).compatible
-    assert len(compare(target, draft).differing) == 298  # word150 is in the middle of both
+    assert len(compare(target, draft).differing) == 299
+
+
+def test_tokens_of_two_vocabularies_that_stand_for_the_same_bytes_belong_together(
+    tmp_path: Path,
+) -> None:
+    words = [f"word{i}" for i in range(40)]
+    texts = [
+        "<s>",
+        *(f"\u0120{word}" for word in words),
+        "\u00e9",
+        "\u00c3\u00a9",
+        "A",
+        "\u010a",
+        "<end>",
+    ]
+    kinds = [TokenType.CONTROL, *[TokenType.NORMAL] * 44, TokenType.CONTROL]
+    target = report_of(tmp_path / "t.gguf", texts, types=kinds)
+    pieces = ["<end>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += [*(f"\u2581{word}" for word in words[::-1]), "A", "\u00e9", "only here"]
+    types = [TokenType.CONTROL, *[TokenType.BYTE] * 256, *[TokenType.NORMAL] * 43]
+    draft = report_of(tmp_path / "d.gguf", pieces, types=types, tokenizer="llama")
+    pair = require_pair(target, draft)
+    assert pair.target_ids is not None
+    by_byte = {1 + 0x0A: 44, 1 + 0xE9: 41}  # "\u00e9" of a byte-level text is one byte
+    expected = [45, *(by_byte.get(own, -1) for own in range(1, 257)), *range(40, 0, -1), 43, 42, -1]
+    assert pair.target_ids.tolist() == expected
+    assert pair.summary() == (
+        "the draft's vocabulary is another one, its tokens are translated: 45 of 300 (15%) are the "
+        "target's, too; the others are never drafted"
+    )
 
 
 def test_a_small_vocabulary_gets_no_large_tolerance(tmp_path: Path) -> None:
@@ -491,7 +526,7 @@ def test_large_vocabularies_are_quick(tmp_path: Path) -> None:
     draft = write_file(tmp_path / "d.gguf", words[::-1])
     started = time.perf_counter()
     one, other = inspect_file(target), inspect_file(draft)
-    assert not compare(one, other).compatible
+    assert compare(one, other).is_translated
     assert compare(one, one).compatible
     assert time.perf_counter() - started < 4
 
@@ -505,7 +540,7 @@ def test_describe_names_both_files_and_the_verdict(tmp_path: Path) -> None:
     text = describe([target, draft])
     assert text.startswith(f"{target}\n  name           Tiny\n")
     assert "target t.gguf, draft d.gguf: can be a pair\n  1 id differs" in text
-    other = write_file(tmp_path / "o.gguf", WORDS[::-1])
+    other = write_file(tmp_path / "o.gguf", [f"wort{i}" for i in range(300)])
     assert "draft o.gguf: cannot be a pair" in describe([target, draft, other])
 
 
