@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
+from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.head import HeadDrafter
 from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.decode.tree import NUM_CANDIDATES
@@ -211,3 +212,80 @@ def test_an_abort_at_any_step(
                 assert out == wanted[: len(out)]
                 assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
             monkeypatch.setattr(decoder.policy, where, method)
+
+
+def test_an_abort_in_the_heads_own_pass(
+    pair: TinyPair, plain: PlainTexts, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = prompt(seed=1)
+    wanted = plain.reply(tuple(text), WARM, 1, 100)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        start = decoder.drafter.start_step
+        for at in range(4):
+            left = count(at, -1)
+
+            def aborting(*args: Any, left: Iterator[int] = left) -> None:
+                start(*args)
+                if next(left) == 0:
+                    decoder.abort()
+
+            monkeypatch.setattr(decoder.drafter, "start_step", aborting)
+            out = until_cancelled(decoder, text)
+            decoder.clear_abort()
+            assert out == wanted[: len(out)]
+            assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
+
+
+def test_a_context_that_gets_full(pair: TinyPair, plain: PlainTexts, kind: str) -> None:
+    text = prompt(40, seed=2)
+    with opened_decoder(
+        pair, "chain:4", num_ctx=251, num_snapshots=SNAPSHOTS[kind], with_head=True
+    ) as decoder:
+        room = decoder.target.context.num_ctx - len(text)
+        wanted = plain.reply(tuple(text), WARM, 2, room)
+        assert reply(decoder, text, WARM, seed=2, max_tokens=room) == wanted
+
+
+def test_a_second_turn_reads_what_is_new(
+    pair: TinyPair, plain: PlainTexts, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head as well as the target; and so it does after old thoughts were dropped."""
+    with opened_decoder(
+        pair, "chain:4", num_ctx=1500, num_snapshots=SNAPSHOTS[kind], with_head=True
+    ) as decoder:
+        history, head = prompt(400), head_of(decoder)
+        read = head.cache.read
+        unread: list[int] = []
+
+        def counting(tokens: list[int]) -> None:
+            unread.append(len(tokens))
+            read(tokens)
+
+        monkeypatch.setattr(head.cache, "read", counting)
+        for turn in range(4):
+            unread.clear()
+            out = reply(decoder, history, WARM, seed=turn, max_tokens=80)
+            assert out == plain.reply(tuple(history), WARM, turn, 80)
+            assert sum(unread) < 100 if turn else sum(unread) == 399
+            history = [*history, *out[-20:], *prompt(30, seed=turn + 5)[1:]]
+
+
+def test_a_head_that_is_wrong_is_left_alone(
+    kind: str, tiny_headed: Callable[..., TinyPair]
+) -> None:
+    """By `priced`, in most steps; what that comes to in seconds, `benchmarks states` measures."""
+    pair = tiny_headed(kind, layer_gain=3.0)
+    dear = CostCurve((1, 4, 16), (1.0, 1.3, 2.0)), CostCurve((1, 16), (0.2, 0.5))
+    with (
+        opened_decoder(pair, "none") as none,
+        opened_decoder(
+            pair, "priced", prices=dear, num_snapshots=SNAPSHOTS[kind], with_head=True
+        ) as decoder,
+    ):
+        found = []
+        for seed in range(4):
+            made = list(steps(decoder, prompt(seed=seed), WARM, seed=seed, max_tokens=60))
+            assert tokens_of(made) == reply(none, prompt(seed=seed), WARM, seed=seed, max_tokens=60)
+            found += made
+        num_asked = decoder.drafter.totals.num_passes
+    assert num_asked < 0.6 * len(found), "one pass of several that a chain would take"

@@ -46,8 +46,10 @@ def evaluate(tiny_pair: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "".join(json.dumps({"id": i, "category": c, "turns": [t]}) + "\n" for i, c, t in PROMPTS)
     )
 
-    def invoke(*drafts: Path, more: tuple[str, ...] = ()) -> Result:
-        files = ["-m", str(tiny_pair.target), *(w for d in drafts for w in ("-md", str(d)))]
+    def invoke(
+        *drafts: Path, more: tuple[str, ...] = (), target: Path = tiny_pair.target
+    ) -> Result:
+        files = ["-m", str(target), *(w for d in drafts for w in ("-md", str(d)))]
         words = [*files, *EXACT, "--prompts", str(prompts), "-n", "24", *more]
         return CliRunner().invoke(cli, ["draft", "evaluate", *words])
 
@@ -81,6 +83,20 @@ def test_drafts_are_judged_by_their_runs(
     assert "copies only" in again.stdout
 
 
+def test_the_head_in_the_file_is_judged_like_any_draft(
+    tiny_headed: Callable[..., TinyPair], evaluate: Evaluate
+) -> None:
+    """What is said of copies alone is measured without it."""
+    path = tiny_headed("glm4moe", layer_gain=0.0).target
+    result = evaluate(Path("mtp"), more=("--json",), target=path)
+    assert result.exit_code == 0, result.output
+    head, copies = json.loads(result.stdout.splitlines()[-1])["drafts"]
+    assert head["draft"] == "mtp"
+    assert min(head["acceptance"].values()) > 0.8
+    assert copies["draft"] is None
+    assert copies["acceptance"] == {}
+
+
 def test_a_draft_that_does_not_fit_is_refused_before_anything_runs(
     tiny_pair: TinyPair, evaluate: Evaluate, tmp_path: Path
 ) -> None:
@@ -89,6 +105,9 @@ def test_a_draft_that_does_not_fit_is_refused_before_anything_runs(
     assert result.exit_code == 1
     assert "vocabulary differs" in result.output
     assert not (tmp_path / "cache" / "evaluations.jsonl").exists()
+    headless = evaluate(Path("mtp"))
+    assert headless.exit_code == 2
+    assert "target.gguf has no multi-token-prediction head" in headless.output
     none = evaluate()
     assert none.exit_code == 2
     assert "-md" in none.output

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dyspec_edge.errors import (
     OptionError,
     VocabularyError,
 )
+from dyspec_edge.files.description import describe
 from dyspec_edge.files.model_file import inspect_file
 from dyspec_edge.load.contexts import Contexts
 from dyspec_edge.load.loading import Loaded, load
@@ -37,7 +39,8 @@ from dyspec_edge.load.models import open_models
 from dyspec_edge.load.speculation import draft_obstacle, plain_reason_of
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.decoding import CHEAP_ROWS, model_drafter
+from tests.decode.test_loop import prompt, tokens_of
+from tests.decoding import CHEAP_ROWS, model_drafter, opened_decoder, steps
 from tests.engines import PROMPT, opened, text_of, tiny_config
 from tests.tiny_architectures import HYBRIDS, NUM_EMBD, Architecture
 
@@ -187,6 +190,8 @@ def test_the_head_in_the_file_drafts(
     tiny_headed: Callable[..., TinyPair], architecture: Architecture
 ) -> None:
     path = tiny_headed(architecture).target
+    said = "multi-token prediction, 1 layer: drafts where no other draft is named (-md mtp)"
+    assert said in describe([path])
     with opened(path, Path("none"), policy="none") as engine:
         assert "prediction head" not in notices(engine)
         expected = converse(engine)
@@ -207,6 +212,47 @@ def test_the_head_is_priced_like_any_draft(tiny_headed: Callable[..., TinyPair])
         assert loaded.prices.draft is not None
         assert loaded.prices.draft.sizes
         assert loaded.prices.draft != loaded.prices.target
+
+
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35"])
+def test_conversations_with_the_head_take_turns(
+    tiny_headed: Callable[..., TinyPair], architecture: Architecture
+) -> None:
+    """Several in one context, as the server has them, step by step."""
+    pair = tiny_headed(architecture)
+    texts = [prompt(seed=seed) for seed in range(3)]
+    with opened_decoder(pair, "none") as plain:
+        wanted = [
+            tokens_of(list(steps(plain, text, WARM, seed=1, max_tokens=40))) for text in texts
+        ]
+    config = tiny_config(pair.target, policy="chain:4", num_conversations=len(texts))
+    with closing(load(config)) as loaded:
+        conversations = [loaded.conversation() for _ in texts]
+        found = [
+            steps(conversation, text, WARM, seed=1, max_tokens=40)
+            for conversation, text in zip(conversations, texts, strict=True)
+        ]
+        said: list[list[int]] = [[] for _ in texts]
+        num_accepted = 0
+        for taken in zip_longest(*found):
+            for out, step in zip(said, taken, strict=True):
+                out += step.tokens if step is not None else ()
+                num_accepted += step.num_accepted if step is not None else 0
+    assert said == wanted
+    assert num_accepted > 10
+
+
+def test_heads_that_cannot_draft_are_refused_by_the_header(
+    tmp_path: Path,
+) -> None:
+    """llama.cpp would end the process: nothing is tried."""
+    path = tiny.write_model(
+        tmp_path / "two.gguf", architecture="qwen35", num_heads=2, chat_template=tiny.CHATML
+    )
+    assert not inspect_file(path).has_head
+    assert "multi-token prediction, 2 layers: cannot draft here" in describe([path])
+    with pytest.raises(OptionError, match=r"-md mtp: two.gguf has a head that cannot draft here"):
+        Engine.load(tiny_config(path, Path("mtp")))
 
 
 def test_a_head_that_is_not_there(tiny_target: Path) -> None:

@@ -170,6 +170,7 @@ def open_session(
     from dyspec_edge.bench.session import Session
     from dyspec_edge.files.model_file import inspect_file
     from dyspec_edge.load.machine import physical_cores
+    from dyspec_edge.load.speculation import drafts_by_head
 
     config.check()
     models = [config.model, *([config.draft_file] if config.draft_file is not None else [])]
@@ -181,6 +182,8 @@ def open_session(
         )
     where = conditions(found, config.num_threads or physical_cores(), "dyspec-edge")
     draft = found[config.draft_file] if config.draft_file is not None else None
+    if drafts_by_head(config, inspect_file(config.model)):
+        draft = found[config.model]
     return Session(config, wanted, journal, (found[config.model], draft), where)
 
 

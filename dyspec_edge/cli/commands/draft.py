@@ -99,6 +99,7 @@ def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: A
     from dyspec_edge.files import stores
     from dyspec_edge.files.model_file import inspect_file
     from dyspec_edge.files.pair import require_pair
+    from dyspec_edge.load.config import HEAD, NO_DRAFT
 
     terminal = Terminal()
     if not drafts:
@@ -107,13 +108,14 @@ def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: A
     config = model_choice.engine_config({**typed, "policy": None, "verify": "match"}, terminal)
     target = inspect_file(config.model)
     for file in drafts:
-        require_pair(target, inspect_file(file))
+        if file != HEAD:
+            require_pair(target, inspect_file(file))
     if out is None:
         out = stores.cache_dir() / "evaluations.jsonl"
         out.parent.mkdir(parents=True, exist_ok=True)
     verdicts, journal = [], Journal(out)
     for path in (*dict.fromkeys(drafts), None):
-        config = replace(config, draft=path)
+        config = replace(config, draft=NO_DRAFT if path is None else path)
         guess = () if path is None else (evaluation.GUESS,)
         policies = ("none", *guess, evaluation.JUDGED)
         wanted = bench.wanted_runs({**typed, "policies": policies})
