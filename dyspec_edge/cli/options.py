@@ -266,6 +266,9 @@ _SERVER_OPTIONS = (
             help="Let pages of this origin ask, e.g. http://localhost:3000; may be repeated."),
     _option(_SERVER, "-np", "--parallel", type=Size(1, 256), default=4, show_default=True,
             help="Conversations that are kept, and answered in turns; each has -c tokens."),
+    _option(_SERVER, "-cram", "--cache-ram", type=Size(-1), metavar="MIB",
+            help="Memory for conversations that make room for others; 0: none, -1: no limit. "
+                 "[default: a quarter of what is free, 8192 at most]"),
     _option(_SERVER, "-to", "--timeout", type=Size(1), default=3600, show_default=True,
             metavar="SECONDS", help="What a request may take, the wait included."),
     _option(_SERVER, "-a", "--alias", metavar="NAME",

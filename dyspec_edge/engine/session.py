@@ -13,9 +13,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dyspec_edge.decode import saved
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.engine import arguments
@@ -27,6 +28,33 @@ from dyspec_edge.llama import Model
 from dyspec_edge.text.json_schema import to_gbnf
 from dyspec_edge.text.template import Message
 from dyspec_edge.text.tools import Tool, ToolUse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedSession:
+    """What a session held between two replies.
+
+    Attributes:
+        text: the tokens and both models' states.
+        dialogue: prompt and reply as text.
+    """
+
+    text: saved.SavedText
+    dialogue: Dialogue
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Of the text."""
+        return self.text.target.tokens
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the states."""
+        return self.text.num_bytes
+
+    def num_shared(self, tokens: Sequence[int]) -> int:
+        """Tokens of a prompt that need not be read after `Session.restore`."""
+        return self.text.num_shared(tokens)
 
 
 class Session:
@@ -122,6 +150,31 @@ class Session:
             reply.close()
             if not prompt.is_raw and reply.is_whole:
                 self._dialogue = self._prompts.dialogue(prompt, reply.text, reply.tokens)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Of the text in the target's cache."""
+        return self._conversation.target.tokens
+
+    @property
+    def num_bytes(self) -> int:
+        """What `save` will take."""
+        return saved.num_bytes(self._conversation)
+
+    def save(self) -> SavedSession | None:
+        """A copy of what the session holds, between two replies; None if that is not possible."""
+        text = saved.save(self._conversation)
+        return None if text is None else SavedSession(text, self._dialogue)
+
+    def restore(self, session: SavedSession) -> bool:
+        """Go on with what was saved.
+
+        Returns:
+            False if there is no room in the caches; the session is then empty.
+        """
+        is_done = saved.restore(self._conversation, session.text)
+        self._dialogue = session.dialogue if is_done else Dialogue()
+        return is_done
 
     def _room(self, prompt: Prompt) -> int:
         """Tokens that the context has left for a reply."""

@@ -17,7 +17,7 @@ from dyspec_edge.errors import DyspecError
 
 Int32s = npt.NDArray[np.int32]
 
-ABI_VERSION = 17
+ABI_VERSION = 18
 
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 
@@ -156,6 +156,9 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_cache_commit": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_rewind": (c_int32, [address_t, c_int32]),
     "dyspec_cache_save": (c_int32, [address_t, c_int32]),
+    "dyspec_cache_state_size": (c_int64, [address_t]),
+    "dyspec_cache_state_get": (c_int64, [address_t, address_t, c_int64]),
+    "dyspec_cache_state_set": (c_int32, [address_t, address_t, c_int64, c_int32]),
     "dyspec_cache_time_pass": (c_int32, [address_t, c_int32, POINTER(c_double)]),
     "dyspec_cache_length": (c_int32, [address_t]),
     "dyspec_cache_n_passes": (c_int64, [address_t]),

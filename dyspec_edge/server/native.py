@@ -147,6 +147,11 @@ async def props(service: Service, _http: HttpRequest) -> Response:
             "modalities": {"vision": False, "audio": False},
             "build_info": f"dyspec-edge {dyspec_edge.__version__}",
             "policy": slots.all[0].policy_name,
+            "cache_ram": {
+                "limit_bytes": slots.kept.limit,
+                "used_bytes": slots.kept.num_bytes,
+                "conversations": len(slots.kept),
+            },
             "is_sleeping": False,
         }
     )

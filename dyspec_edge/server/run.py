@@ -18,6 +18,7 @@ import uvicorn
 from dyspec_edge.engine import SamplingParams
 from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.load.loading import Loaded
+from dyspec_edge.load.machine import available_memory
 from dyspec_edge.server.app import create_app
 from dyspec_edge.server.guard import Rules
 from dyspec_edge.server.scheduler import Scheduler
@@ -30,6 +31,9 @@ GRACE_SECONDS = 5.0
 QUEUE_FACTOR = 16
 """Requests that may wait, for each that can be answered at the same time."""
 
+CACHE_RAM_SHARE, MOST_CACHE_RAM = 0.25, 8192 << 20
+"""For kept conversations: of the memory that is free after loading, and llama-server's default."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -39,6 +43,7 @@ class ServerConfig:
         model: the name that clients see.
         sampling: what holds where a request says nothing.
         timeout: seconds that a request may take, the wait included.
+        cache_ram: bytes for conversations that have lost their slot; None for what fits.
         port: 0 for any free one.
     """
 
@@ -47,6 +52,7 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     sampling: SamplingParams = field(default_factory=SamplingParams)
     timeout: float = 3600.0
+    cache_ram: int | None = None
     port: int = 8080
 
 
@@ -79,7 +85,11 @@ def address_of(bound: socket.socket) -> str:
 @contextlib.contextmanager
 def opened(loaded: Loaded, config: ServerConfig) -> Iterator[Service]:
     """A service over what is loaded, which is freed at the end."""
-    slots = Slots(loaded)
+    cache_ram = config.cache_ram
+    if cache_ram is None:
+        free = available_memory(loaded.models.config.memory_limit)
+        cache_ram = int(min(MOST_CACHE_RAM, CACHE_RAM_SHARE * free))
+    slots = Slots(loaded, cache_ram)
     scheduler = Scheduler(slots, max_waiting=QUEUE_FACTOR * len(slots.all), timeout=config.timeout)
     try:
         yield Service(

@@ -6,7 +6,8 @@ slot 2   (empty)
 
 A request takes the slot where it costs least: tokens of the prompt to read, and tokens of another
 text that would have to be read again, should that go on; the longer ago and the more texts ago it
-was used, the less likely that is.
+was used, the less likely that is.  What it loses there is kept in memory, as far as there is room,
+and goes into a slot again for a prompt that begins with more of it than with what any slot holds.
 Only the scheduler's thread takes slots and gives them back.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 from dyspec_edge.decode.cache import common_prefix
 from dyspec_edge.decode.loop import Step
 from dyspec_edge.engine import Chunk, Message, Prompt
+from dyspec_edge.engine.kept import LEAST_TOKENS, KeptSessions
 from dyspec_edge.engine.prompt import Dialogue, PromptBuilder
 from dyspec_edge.engine.session import Session
 from dyspec_edge.load.loading import Loaded
@@ -44,6 +46,7 @@ class Slot:
         conversation: the tokens in the caches.
         is_taken: a reply is under way.
         rested_since: when the last reply ended, by `time.monotonic`.
+        session: of the conversation.
     """
 
     def __init__(self, number: int, loaded: Loaded, prompts: PromptBuilder) -> None:
@@ -53,7 +56,7 @@ class Slot:
         self.rested_since = 0.0
         self._loaded = loaded
         self._own = self.conversation.policy, self.conversation.verifier
-        self._session = Session(
+        self.session = Session(
             self.conversation,
             loaded.models.target,
             prompts,
@@ -74,18 +77,22 @@ class Slot:
     @property
     def last_step(self) -> Step | None:
         """The latest step of the reply under way."""
-        return self._session.last_step
+        return self.session.last_step
 
     def prompt(self, request: Request) -> Prompt:
         """The request's prompt as it reads after what was said here."""
         if isinstance(request.prompt, Prompt):
             return request.prompt
-        return self._session.prepare(
+        return self.session.prepare(
             request.prompt,
             raw=False,
             template_kwargs=request.template_kwargs,
             tools=request.tools,
         )
+
+    def num_shared(self, prompt: Prompt) -> int:
+        """Tokens of the prompt that need not be read here."""
+        return common_prefix(self.conversation.target.tokens, prompt.tokens)
 
     def cost(self, prompt: Prompt, age: int) -> float:
         """Tokens to read if this slot takes the prompt, now and perhaps later.
@@ -93,7 +100,7 @@ class Slot:
         Args:
             age: free slots that were used later.
         """
-        shared = common_prefix(self.conversation.target.tokens, prompt.tokens)
+        shared = self.num_shared(prompt)
         lost = self.num_cached - shared
         rest = time.monotonic() - self.rested_since
         goes_on = 0.5**age * math.exp(-rest / LIFE)
@@ -120,7 +127,7 @@ class Slot:
             while_reading()
             self.conversation.take_turn()
 
-        return self._session.reply(
+        return self.session.reply(
             prompt,
             request.sampling,
             max_tokens=request.max_tokens,
@@ -150,14 +157,17 @@ class Slots:
 
     Args:
         loaded: with room for as many as its configuration says; closed by `close`.
+        cache_ram: bytes for conversations that have lost their slot.
 
     Attributes:
+        kept: those conversations.
         all: by number.
         num_ctx: usable tokens of each.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, cache_ram: int = 0) -> None:
         self.loaded = loaded
+        self.kept = KeptSessions(cache_ram)
         self.num_ctx = loaded.models.num_ctx
         config = loaded.models.config
         self._prompts = PromptBuilder(
@@ -215,7 +225,20 @@ class Slots:
         best = offers[costs.index(min(costs))]
         best.slot.is_taken = True
         best.slot.conversation.clear_abort()  # the last client may have left too late
-        return best
+        return self._with_kept(best, request)
+
+    def _with_kept(self, offer: Taken, request: Request) -> Taken:
+        """The offer, or its slot with a kept conversation, where that leaves less to read."""
+        slot, shared = offer.slot, offer.slot.num_shared(offer.prompt)
+        found = self.kept.find(offer.prompt.tokens)
+        if found is not None and found.num_shared < shared + LEAST_TOKENS:
+            found = None
+        if found is not None or slot.num_cached - shared >= LEAST_TOKENS:
+            self.kept.keep(slot.session)
+        if found is None:
+            return offer
+        self.kept.restore(found.saved, slot.session)
+        return Taken(slot, slot.prompt(request))
 
     def give_back(self, slot: Slot) -> None:
         """The slot's reply has ended."""

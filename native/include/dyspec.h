@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 // Raised with every change of a signature, a struct or a meaning below.
-#define DYSPEC_ABI_VERSION 17
+#define DYSPEC_ABI_VERSION 18
 
 enum dyspec_error {
     DYSPEC_E_ARGUMENT = -1,   // a size, an index or an order that the contract forbids
@@ -435,6 +435,17 @@ DYSPEC_API int32_t dyspec_cache_rewind(dyspec_cache *cache, int32_t length);
 // Save a copy of the recurrent state behind the prefix; the oldest of more than n_kept copies goes.
 // Returns how many there are; 0: nothing was saved, there being no such state, a tree, or a copy.
 DYSPEC_API int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept);
+
+// Bytes that the whole state of the prefix takes outside the context; 0 while there is a tree.
+DYSPEC_API int64_t dyspec_cache_state_size(dyspec_cache *cache);
+
+// Copy it to uint8[size].  Returns the bytes written; less than `size` if llama.cpp cannot.
+DYSPEC_API int64_t dyspec_cache_state_get(dyspec_cache *cache, uint8_t *to, int64_t size);
+
+// Put a copy, taken when the prefix had `length` tokens, in place of what is there.  Returns the
+// length of the prefix: 0 where there is no room for it.
+DYSPEC_API int32_t dyspec_cache_state_set(dyspec_cache *cache, const uint8_t *from, int64_t size,
+                                          int32_t length);
 
 // Time one pass over n_rows rows behind the prefix, the last max_outputs of them with logits, and
 // take it back.  Returns the length of the prefix, or as dyspec_cache_read.

@@ -18,6 +18,7 @@
 namespace dyspec {
 namespace {
 
+constexpr uint32_t WHOLE_STATE = 0;
 constexpr uint32_t STATE_ONLY = 1; // LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without attention's cells
 
 void forget_later_checkpoints(dyspec_cache &x, int32_t length) {
@@ -156,6 +157,34 @@ int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept) {
     }
     x.checkpoints.push_back(std::move(saved));
     return int32_t(x.checkpoints.size());
+}
+
+int64_t dyspec_cache_state_size(dyspec_cache *cache) {
+    const dyspec_cache &x = *cache;
+    if (x.n_seen > 0 || x.n_past < 1) {
+        return 0;
+    }
+    return int64_t(x.llama.state_seq_get_size_ext(x.context, x.first_id, WHOLE_STATE));
+}
+
+int64_t dyspec_cache_state_get(dyspec_cache *cache, uint8_t *to, int64_t size) {
+    const dyspec_cache &x = *cache;
+    return int64_t(
+        x.llama.state_seq_get_data_ext(x.context, to, size_t(size), x.first_id, WHOLE_STATE));
+}
+
+int32_t dyspec_cache_state_set(dyspec_cache *cache, const uint8_t *from, int64_t size,
+                               int32_t length) {
+    dyspec_cache &x = *cache;
+    dyspec_cache_rewind(cache, 0);
+    if (int64_t(x.llama.state_seq_set_data_ext(x.context, from, size_t(size), x.first_id,
+                                               WHOLE_STATE)) != size) {
+        x.llama.seq_rm(x.memory, x.first_id, 0, -1); // what it may have begun with
+        return 0;
+    }
+    x.n_past = length;
+    is_now(x, length);
+    return length;
 }
 
 } // extern "C"

@@ -21,7 +21,7 @@ TEXT = [1, *(300 + i * i % 61 for i in range(400))]
 
 
 def excerpt_of(decoder: Conversation) -> Excerpt:
-    return model_drafter(decoder)._excerpt
+    return model_drafter(decoder).excerpt
 
 
 def is_consistent(decoder: Conversation) -> bool:

@@ -67,7 +67,12 @@ def _settings(typed: Mapping[str, Any], model: Path) -> ServerConfig:
         sampling=options.sampling_params(typed),
         timeout=typed["timeout"],
         port=typed["port"],
+        cache_ram=_cache_ram(typed["cache_ram"]),
     )
+
+
+def _cache_ram(mebibytes: int | None) -> int | None:
+    return sys.maxsize if mebibytes == -1 else None if mebibytes is None else mebibytes << 20
 
 
 def _keys(typed: Mapping[str, Any]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class ModelDrafter(Drafter):
         ranking: the rule of the present reply.
         longest_read: of more unread tokens than that only the first and the last ones are read;
             None for all.
+        excerpt: of the text, what the cache holds and is to hold.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class ModelDrafter(Drafter):
         self._step: tuple[TokenTree, Ranking] | None = None  # what native code works on
         self._text: Sequence[int] = ()
         self._index = 0
-        self._excerpt = Excerpt()  # of the text, what the cache holds and is to hold
+        self.excerpt = Excerpt()
         self._unread: list[int] = []  # what the next pass reads before the root
 
     @property
@@ -88,18 +89,18 @@ class ModelDrafter(Drafter):
         """Take a new text, of which the cache keeps what it has in common with it."""
         self.ranking = ranking
         self._text = text
-        self._keep(common_prefix(self.cache.tokens, self._known(self._excerpt.of(text))))
+        self._keep(common_prefix(self.cache.tokens, self._known(self.excerpt.of(text))))
 
     def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Read the tokens before the root."""
         self._choose_excerpt()
-        self.cache.prefill(self._known(self._excerpt.of(self._text)), on_progress=on_progress)
+        self.cache.prefill(self._known(self.excerpt.of(self._text)), on_progress=on_progress)
 
     @property
     def num_behind(self) -> int:
         """Tokens before the root that the next pass would have to read first."""
         num_kept, head, tail = self._parts()
-        return min(head + tail, self._excerpt.length(len(self._text)) - num_kept)
+        return min(head + tail, self.excerpt.length(len(self._text)) - num_kept)
 
     @property
     def read_seconds(self) -> float:
@@ -211,7 +212,7 @@ class ModelDrafter(Drafter):
 
     def rewind(self, length: int) -> None:
         """Keep nothing beyond the first `length` tokens of the text."""
-        self._keep(min(self._excerpt.length(length), len(self.cache.tokens)))
+        self._keep(min(self.excerpt.length(length), len(self.cache.tokens)))
 
     def poll(self, flag: native.AbortFlag) -> None:
         """From now on stop a running pass as soon as possible once `flag` is set."""
@@ -249,7 +250,7 @@ class ModelDrafter(Drafter):
     def _take_unread(self) -> list[int]:
         """What the first pass of a step reads before the root."""
         self._choose_excerpt()
-        return self._known(self._excerpt.of(self._text, len(self.cache.tokens)))
+        return self._known(self.excerpt.of(self._text, len(self.cache.tokens)))
 
     def _check(self, code: int) -> None:
         assert self._step is not None
@@ -264,20 +265,20 @@ class ModelDrafter(Drafter):
 
     def _keep(self, num_tokens: int) -> None:
         """Keep the first tokens of the cache, and the gaps between them."""
-        self._excerpt.keep(self.cache.rewind(num_tokens))
+        self.excerpt.keep(self.cache.rewind(num_tokens))
 
     def _choose_excerpt(self) -> None:
         """Leave out what there is no room for, and what is not to be read."""
-        self._excerpt.keep(len(self.cache.tokens))
+        self.excerpt.keep(len(self.cache.tokens))
         num_kept, head, tail = self._parts()
         self._keep(num_kept)
-        surplus = self._excerpt.length(len(self._text)) - num_kept - head - tail
+        surplus = self.excerpt.length(len(self._text)) - num_kept - head - tail
         if surplus > 0:
-            self._excerpt.skip(num_kept + head, surplus)
+            self.excerpt.skip(num_kept + head, surplus)
 
     def _parts(self) -> tuple[int, int, int]:
         """Tokens of the cache that stay, and, at most, first and last ones of what follows."""
-        num_read, total = len(self.cache.tokens), self._excerpt.length(len(self._text))
+        num_read, total = len(self.cache.tokens), self.excerpt.length(len(self._text))
         longest = total if self.longest_read is None else self.longest_read
         if min(num_read + longest, total) < self._num_ctx:
             head = int(HEAD * longest)
