@@ -443,3 +443,16 @@ def test_a_callback_cannot_read_or_close_its_own_stream(engine: Engine) -> None:
             next(streams[-1])
         text_of(engine, "in between", max_tokens=1)
     assert text_of(engine)
+
+
+def test_a_stop_string_is_refused_before_there_is_a_sampler(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_args: object) -> None:
+        raise AssertionError("nobody would free it")
+
+    monkeypatch.setattr("dyspec_edge.engine.reply.Sampler", made)
+    with pytest.raises(OptionError, match="a stop string is empty"):
+        engine.generate("hello", stop=[""], max_tokens=1)
+    with pytest.raises(AssertionError, match="nobody would free it"):
+        engine.generate("hello", max_tokens=1)
