@@ -52,6 +52,7 @@ class PromptBuilder:
         control_texts: of the file's control tokens; in messages they are plain text.
         template: Jinja text or the name of a built-in template; None for the model's own.
         variables: for the template, with every prompt.
+        goes_on: a last message of the assistant is not answered but gone on with.
 
     Raises:
         OptionError: the template cannot be parsed.
@@ -64,8 +65,10 @@ class PromptBuilder:
         variables: Mapping[str, Any] | None = None,
         *,
         control_texts: Sequence[str] = (),
+        goes_on: bool = False,
     ) -> None:
         self._model = model
+        self._goes_on = goes_on
         self._variables = arguments.template_kwargs(variables)
         self._template = ChatTemplate.from_model(
             model.chat_template,
@@ -111,7 +114,11 @@ class PromptBuilder:
             if tools is not None:
                 raise OptionError("a raw prompt has no place for tools; give messages")
             return self._raw(prompt)
-        marked = self._render(arguments.messages(prompt), variables, tools)
+        messages, begun = self._split(arguments.messages(prompt), tools)
+        marked = self._render(messages, variables, tools)
+        if begun:
+            closes = opens_thought(unmarked(marked))
+            marked += (f"\n{CLOSING_MARKER}\n\n" if closes else "") + begun
         if after.marked and marked.startswith(after.marked):
             rest = marked[len(after.marked) :]
             tokens = (*after.tokens, *self._controls.tokenize(rest, add_special=False))
@@ -129,6 +136,16 @@ class PromptBuilder:
     def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
         """Tools for `prepare`; arguments and errors as of `ToolUse`."""
         return ToolUse(self._template, tools, choice, parallel=parallel)
+
+    def _split(self, messages: list[Message], tools: ToolUse | None) -> tuple[list[Message], str]:
+        last = messages[-1] if len(messages) > 1 else {}
+        begun = last.get("content")
+        is_begun = last.get("role") == "assistant" and not last.get("tool_calls")
+        # A call that is required is the whole answer.
+        is_call = tools is not None and tools.grammar is not None
+        if not (self._goes_on and is_begun and isinstance(begun, str)) or is_call:
+            return messages, ""
+        return messages[:-1], self._controls.marked(begun, by_model=True)
 
     def _raw(self, prompt: str | Sequence[Message]) -> Prompt:
         """A bare text, in which the texts of control tokens stand for these tokens."""

@@ -175,6 +175,7 @@ class Slots:
             config.chat_template,
             config.template_kwargs,
             control_texts=loaded.models.reports[0].control_texts(),
+            goes_on=True,
         )
         self.notices = (*loaded.notices, *self._prompts.notes)
         count = config.num_conversations

@@ -96,6 +96,20 @@ def test_completions_of_bare_text_and_of_tokens(client: openai.OpenAI, server: T
     assert "".join(c.choices[0].text for c in streamed) == text.choices[0].text
 
 
+def test_a_last_message_of_the_assistant_is_gone_on_with(server: TinyServer) -> None:
+    whole = server.text(max_tokens=20, temperature=0)
+    begun = whole[: len(whole) // 2]
+    turns = [*MESSAGES, {"role": "assistant", "content": begun}]
+    asked = server.post("/apply-template", {"messages": MESSAGES}).json()["prompt"]
+    assert server.post("/apply-template", {"messages": turns}).json()["prompt"] == asked + begun
+    found = server.chat(messages=turns, max_tokens=20, temperature=0)
+    prompt = server.service.tokenize(begun)
+    assert found["usage"]["prompt_tokens"] == server.chat()["usage"]["prompt_tokens"] + len(prompt)
+    raw = {"prompt": asked + begun, "temperature": 0, "max_tokens": 20}
+    again = server.post("/v1/completions", raw).json()["choices"][0]["text"]
+    assert found["choices"][0]["message"]["content"] == again
+
+
 def test_a_tree_comes_with_each_step_if_asked_for(server: TinyServer) -> None:
     body = {"messages": MESSAGES, "seed": 1, "max_tokens": 30}
     options = {"include_usage": True, "include_tree": True}

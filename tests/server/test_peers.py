@@ -269,6 +269,15 @@ def test_a_reply_that_ends_by_itself(
     check(ours, llama_server, path, ends, usage=False)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_message_that_is_gone_on_with(ours: Peer, llama_server: Peer, stream: bool) -> None:
+    body = {"messages": TURNS[:-1], "max_tokens": 24, "temperature": 0, "model": "tiny"}
+    own = ours.ask(CHAT, body, stream=stream)
+    other = llama_server.ask(CHAT, body, stream=stream)
+    # It repeats what was begun.
+    assert own == other._replace(text=other.text.removeprefix("in it"))
+
+
 @pytest.mark.parametrize("name", NATIVE)
 def test_the_native_protocol(ours: Peer, llama_server: Peer, name: str) -> None:
     check(ours, llama_server, "/completion", NATIVE[name])
