@@ -56,13 +56,11 @@ LLAMA_FUNCTIONS = (
 )
 """Functions of llama.cpp, without their prefix, whose addresses dyspec_llama holds in its order."""
 
-
 GRAMMAR_FUNCTIONS = (
     *(f"sampler_{name}" for name in ("clone", "apply", "accept", "free")),
     *("vocab_is_control", "vocab_is_eog"),
 )
 """Those whose addresses dyspec_grammar_functions holds, in its order."""
-
 
 BACKEND_FUNCTIONS = (
     *(f"ggml_{name}" for name in ("nelements", "view_1d", "cont", "reshape_2d", "top_k")),
@@ -76,7 +74,6 @@ BACKEND_FUNCTIONS = (
     *("llama_get_sampled_probs_ith", "llama_get_sampled_probs_count_ith"),
 )
 """Functions of ggml and llama.cpp whose addresses dyspec_backend_functions holds, in its order."""
-
 
 GRAPH_FUNCTIONS = ("op_desc", "get_data", "nelements")
 """Functions of ggml, without their prefix, whose addresses dyspec_graph_functions holds."""

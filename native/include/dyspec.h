@@ -436,7 +436,8 @@ DYSPEC_API int32_t dyspec_cache_rewind(dyspec_cache *cache, int32_t length);
 // Returns how many there are; 0: nothing was saved, there being no such state, a tree, or a copy.
 DYSPEC_API int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept);
 
-// Bytes that the whole state of the prefix takes outside the context; 0 while there is a tree.
+// Bytes that the whole state of the prefix takes outside the context; 0 while there is a tree, or
+// while a recurrent state is still to read some of the prefix again.
 DYSPEC_API int64_t dyspec_cache_state_size(dyspec_cache *cache);
 
 // Copy it to uint8[size].  Returns the bytes written; less than `size` if llama.cpp cannot.

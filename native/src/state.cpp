@@ -161,7 +161,7 @@ int32_t dyspec_cache_save(dyspec_cache *cache, int32_t n_kept) {
 
 int64_t dyspec_cache_state_size(dyspec_cache *cache) {
     const dyspec_cache &x = *cache;
-    if (x.n_seen > 0 || x.n_past < 1) {
+    if (x.n_seen > 0 || x.n_past < 1 || !x.owed.empty()) {
         return 0;
     }
     return int64_t(x.llama.state_seq_get_size_ext(x.context, x.first_id, WHOLE_STATE));
@@ -184,6 +184,8 @@ int32_t dyspec_cache_state_set(dyspec_cache *cache, const uint8_t *from, int64_t
     }
     x.n_past = length;
     is_now(x, length);
+    x.n_step_states = 0; // of another text
+    x.read_since.clear();
     return length;
 }
 
