@@ -17,7 +17,6 @@ from benchmarks.replay.command import main as replay
 from benchmarks.replay.learning import learning
 from benchmarks.replay.study import synthetic
 from benchmarks.rows import rows
-from benchmarks.states import states
 from dyspec_edge.errors import DyspecError
 
 
@@ -30,7 +29,7 @@ def main() -> None:
     """
 
 
-PROGRAMS = (race, bursts, plain, overhead, rows, states, device, near_ties, peers, replay)
+PROGRAMS = (race, bursts, plain, overhead, rows, device, near_ties, peers, replay)
 for program in PROGRAMS:
     main.add_command(program)
 replay.add_command(synthetic)

@@ -48,7 +48,7 @@ def test_no_memory_is_no_mistake_of_ours(monkeypatch: pytest.MonkeyPatch) -> Non
     def none(*_args: object, **_named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("dyspec_edge.files.model_file.inspect_file", none)
+    monkeypatch.setattr("dyspec_edge.files.description.inspect_file", none)
     result = CliRunner().invoke(cli, ["inspect", "x.gguf"])
     assert result.exit_code == 1
     assert result.stderr.startswith("error: out of memory; ")

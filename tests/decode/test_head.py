@@ -273,7 +273,7 @@ def test_a_second_turn_reads_what_is_new(
 def test_a_head_that_is_wrong_is_left_alone(
     kind: str, tiny_headed: Callable[..., TinyPair]
 ) -> None:
-    """By `priced`, in most steps; what that comes to in seconds, `benchmarks states` measures."""
+    """By `priced`, in most steps."""
     pair = tiny_headed(kind, layer_gain=3.0)
     dear = CostCurve((1, 4, 16), (1.0, 1.3, 2.0)), CostCurve((1, 16), (0.2, 0.5))
     with (

@@ -48,7 +48,7 @@ def prompt(seed: int, length: int = 24) -> list[int]:
 def _cheap_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices at which `priced` and `sequoia:auto` grow trees, whatever this machine measures."""
 
-    def measure(_cache: Any, sizes: Sequence[int], *_report: Any) -> CostCurve:
+    def measure(_cache: Any, sizes: Sequence[int], *_report: Any, **_how: Any) -> CostCurve:
         return CHEAP_ROWS[1] if sizes == cost.DRAFT_SIZES else CHEAP_ROWS[0]
 
     monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
@@ -265,7 +265,7 @@ def test_prices_are_shared_and_accounts_are_not(tiny_pair: TinyPair) -> None:
 def test_what_one_has_learned_the_next_begins_with(
     tiny_pair: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cheap(_cache: Any, *_how: Any) -> CostCurve:
+    def cheap(_cache: Any, *_args: Any, **_how: Any) -> CostCurve:
         return CHEAP_ROWS[0]  # at real prices a tiny draft may seem to pay or not
 
     monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", cheap)

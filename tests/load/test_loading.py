@@ -351,7 +351,7 @@ def fake_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCurves:
     monkeypatch.setenv("DYSPEC_EDGE_CACHE", str(tmp_path / "cache"))
 
     def set_curves(target: CostCurve, draft: CostCurve) -> None:
-        def measure(_cache: Any, sizes: Sequence[int], *_report: Any) -> CostCurve:
+        def measure(_cache: Any, sizes: Sequence[int], *_report: Any, **_how: Any) -> CostCurve:
             found = draft if sizes == cost.DRAFT_SIZES else target
             return replace(found, sure=frozenset(cost.TARGET_SIZES))
 
