@@ -189,7 +189,9 @@ def test_passes_of_priced_have_the_sizes_that_were_measured(
     target = CostCurve(sizes, (1.0, 1.01, 1.02, 1.1), padded=True)
     draft = CostCurve((1, 9, 24), (0.005, 0.005, 0.006), padded=True)
 
-    def measure(_cache: object, wanted: Sequence[int], *_report: object, **_how: object) -> CostCurve:
+    def measure(
+        _cache: object, wanted: Sequence[int], *_report: object, **_how: object
+    ) -> CostCurve:
         return draft if wanted == cost.DRAFT_SIZES else target
 
     monkeypatch.setattr("dyspec_edge.load.calibration.measure_curve", measure)
