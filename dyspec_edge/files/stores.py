@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dyspec_edge.errors import OptionError
 from dyspec_edge.files.catalog import ModelSource
+from dyspec_edge.files.transfer import files_below
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
@@ -110,7 +111,7 @@ def _pick_file(directory: Path, source: ModelSource, *, fallback: bool) -> Path 
     if not os.access(directory, os.R_OK):
         return None
     # The hub's files are links, whose blob somebody may have removed.
-    paths = [path for path in directory.rglob("*.gguf") if path.is_file()]
+    paths = [path for path in files_below(directory) if path.suffix == ".gguf" and path.is_file()]
     names = [path.relative_to(directory).as_posix() for path in paths]
     name = source.file if source.file in names else None
     if source.file is None:

@@ -8,8 +8,9 @@ here.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,3 +100,13 @@ def _sha256(path: Path, label: str, on_progress: OnProgress) -> str:
             done += len(chunk)
             on_progress(Progress(label, done, total))
     return digest.hexdigest()
+
+
+def files_below(directory: Path) -> Iterator[Path]:
+    """Whatever is no folder in a folder and those in it, also while others remove some of them.
+
+    `Path.rglob` raises where a folder goes away in the middle.
+    """
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            yield Path(folder, name)

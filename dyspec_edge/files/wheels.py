@@ -17,12 +17,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
 from dyspec_edge.errors import DownloadError
 from dyspec_edge.files.catalog import Wheels
-from dyspec_edge.files.transfer import CHUNK_BYTES, Unavailable
+from dyspec_edge.files.transfer import CHUNK_BYTES, Unavailable, files_below
 
 POLL_SECONDS = 0.2
 
@@ -95,11 +96,9 @@ def _still_running(process: subprocess.Popen[bytes]) -> bool:
 def _size_of(directory: Path) -> int:
     """Bytes of the largest file, which is the wheel; pip moves and removes files meanwhile."""
     largest = 0
-    for path in directory.rglob("*"):
-        try:
-            largest = max(largest, path.stat().st_size if path.is_file() else 0)
-        except FileNotFoundError:
-            continue
+    for path in files_below(directory):
+        with suppress(FileNotFoundError):
+            largest = max(largest, path.stat().st_size)
     return largest
 
 

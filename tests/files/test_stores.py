@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from dyspec_edge.errors import OptionError
-from dyspec_edge.files import stores
+from dyspec_edge.files import stores, wheels
 from dyspec_edge.files.catalog import ModelSource
 
 REPO = "user/model-GGUF"
@@ -196,3 +197,22 @@ def test_an_empty_variable_counts_as_none(
 ) -> None:
     monkeypatch.setenv("DYSPEC_EDGE_CACHE", "")
     assert stores.cache_dir() == empty_home / ".cache" / "dyspec-edge"
+
+
+def test_a_folder_that_goes_away_in_the_middle_is_passed_over(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scratch folders of pip, which removes them while another program looks for the file."""
+    root = empty_home / ".lmstudio" / "models" / REPO
+    path = put(root / "model-Q4_K_M.gguf")
+    (root / "wheel-scratch" / "build").mkdir(parents=True)
+    scandir = os.scandir
+
+    def gone(directory: Path | str) -> object:
+        if Path(directory).name == "build":
+            raise FileNotFoundError(directory)
+        return scandir(directory)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert stores.find(SOURCE) == path
+    assert wheels._size_of(root) == len(DATA)
