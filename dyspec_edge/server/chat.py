@@ -17,12 +17,12 @@ import dyspec_edge
 from dyspec_edge.decode.stats import Stats
 from dyspec_edge.server import figures
 from dyspec_edge.server.answers import DONE, EventStream, as_json, event_text, when_complete
-from dyspec_edge.server.errors import ApiError, unsupported
+from dyspec_edge.server.errors import ApiError
 from dyspec_edge.server.fields import Fields, SamplingFields, parsed
 from dyspec_edge.server.figures import LogprobWriter
 from dyspec_edge.server.reading import Part, ReplyReader
-from dyspec_edge.server.request import Piece, Request
-from dyspec_edge.server.service import Running, Service
+from dyspec_edge.server.request import Piece, Request, choices
+from dyspec_edge.server.service import Running, Service, Whole
 from dyspec_edge.text.thoughts import Kind
 from dyspec_edge.text.tool_calls import CallPart
 from dyspec_edge.text.tools import ToolUse
@@ -60,18 +60,17 @@ class ChatBody(SamplingFields):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
-    n: int | None = None
+    n: int | None = Field(None, ge=1)
 
-    def request(self, service: Service) -> Request:
-        """What is asked for.
+    def requests(self, service: Service) -> list[Request]:
+        """What is asked for: `n` replies.
 
         Raises:
             DyspecError: something that cannot be done.
         """
-        if self.n not in (None, 1):
-            raise unsupported("n other than 1", "send the request several times")
+        service.scheduler.check_count(self.n or 1)
         limit = self.max_completion_tokens
-        return Request(
+        one = Request(
             prompt=self.messages,
             sampling=self.sampling(service.sampling, service.tokenize),
             max_tokens=self.limit() if limit is None else limit,
@@ -84,6 +83,7 @@ class ChatBody(SamplingFields):
             verify=self.verify,
             wants_trees=self.options.include_tree and self.stream,
         )
+        return choices([one], self.n or 1)
 
     def tool_use(self, service: Service) -> ToolUse | None:
         """What the reply may call, or None.
@@ -123,7 +123,7 @@ class ChatBody(SamplingFields):
 async def chat_completions(service: Service, http: HttpRequest) -> Response:
     """POST /v1/chat/completions."""
     body = parsed(ChatBody, await http.body())
-    running = await service.begin(body.request(service))
+    running = await service.begin(*body.requests(service))
     writer = _Writer(service, running)
     if not body.stream:
         return await when_complete(http, running, writer.whole)
@@ -132,7 +132,7 @@ async def chat_completions(service: Service, http: HttpRequest) -> Response:
 
 
 class _Writer:
-    """One reply in the words of this protocol."""
+    """The replies to one chat in the words of this protocol."""
 
     def __init__(self, service: Service, running: Running) -> None:
         self._running = running
@@ -145,7 +145,17 @@ class _Writer:
         }
 
     async def whole(self) -> Response:
-        found = await self._running.whole()
+        found = await self._running.all_whole()
+        return as_json(
+            {
+                "object": "chat.completion",
+                **self._head,
+                "choices": [self._choice(index, one) for index, one in enumerate(found)],
+                **figures.of_whole([one.stats for one in found], len(found)),
+            }
+        )
+
+    def _choice(self, index: int, found: Whole) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": found.answer}
         if found.thought:
             message["reasoning_content"] = found.thought
@@ -153,39 +163,37 @@ class _Writer:
             message["content"] = found.answer or None
             message["tool_calls"] = [call.as_call() for call in found.calls]
         choice: dict[str, Any] = {
-            "index": 0,
+            "index": index,
             "message": message,
             "logprobs": None,
             "finish_reason": found.finish_reason,
         }
         if found.logprobs:
             choice["logprobs"] = {"content": self._logprobs.chat(found.logprobs)}
-        return as_json(
-            {
-                "object": "chat.completion",
-                **self._head,
-                "choices": [choice],
-                "usage": figures.usage(found.stats),
-                "timings": figures.timings(found.stats),
-            }
-        )
+        return choice
 
     async def lines(self, options: StreamOptions) -> AsyncGenerator[bytes]:
-        reader = ReplyReader(self._running.prompt)
+        readers = [ReplyReader(prompt) for prompt in self._running.prompts]
+        ended: dict[int, Stats] = {}
         extra = {"usage": None} if options.include_usage else {}
-        yield self._line({"role": "assistant", "content": None}, extra)
+        for choice in range(len(readers)):
+            yield self._line(choice, {"role": "assistant", "content": None}, extra)
         async for piece in self._running.pieces():
             if piece is None:
                 yield event_text(None)
                 continue
-            chunk = piece.chunk
+            chunk, reader = piece.chunk, readers[piece.choice]
             more = extra if piece.step is None else {**extra, "step": piece.step}
             for line in self._piece_lines(piece, reader.feed(chunk), more):
                 yield line
             if chunk.finish_reason is not None and chunk.stats is not None:
-                yield self._last(reader.finish_reason(chunk.finish_reason), chunk.stats, extra)
-                if options.include_usage:
-                    yield event_text(self._usage(chunk.stats))
+                reason = reader.finish_reason(chunk.finish_reason)
+                last = {**extra, "timings": figures.timings(chunk.stats)}
+                yield self._line(piece.choice, {}, last, reason=reason)
+                ended[piece.choice] = chunk.stats
+        if options.include_usage:
+            usage = figures.usage([ended[choice] for choice in sorted(ended)], len(ended))
+            yield event_text({**self._chunk, "choices": [], "usage": usage})
         yield event_text(DONE)
 
     def failed(self, error: ApiError) -> bytes:
@@ -202,26 +210,23 @@ class _Writer:
         first, *others = deltas or [{"content": ""}]
         logprobs = {"content": self._logprobs.chat(likely)} if likely else None
         rest = {name: value for name, value in extra.items() if name != "step"}
-        lines = [self._line(first, extra, logprobs)]
-        return lines + [self._line(delta, rest) for delta in others]
+        lines = [self._line(piece.choice, first, extra, logprobs)]
+        return lines + [self._line(piece.choice, delta, rest) for delta in others]
 
     def _line(
         self,
+        index: int,
         delta: Mapping[str, Any],
         extra: Mapping[str, Any],
         logprobs: Mapping[str, Any] | None = None,
         reason: str | None = None,
     ) -> bytes:
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        head = {"object": "chat.completion.chunk", **self._head}
-        return event_text({**head, "choices": [choice], **extra})
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return event_text({**self._chunk, "choices": [choice], **extra})
 
-    def _last(self, reason: str, stats: Stats, extra: Mapping[str, Any]) -> bytes:
-        return self._line({}, {**extra, "timings": figures.timings(stats)}, reason=reason)
-
-    def _usage(self, stats: Stats) -> dict[str, Any]:
-        head = {"object": "chat.completion.chunk", **self._head}
-        return {**head, "choices": [], "usage": figures.usage(stats)}
+    @property
+    def _chunk(self) -> dict[str, Any]:
+        return {"object": "chat.completion.chunk", **self._head}
 
 
 def _delta(part: Part) -> dict[str, Any]:

@@ -12,14 +12,27 @@ LEAST_LOGPROB = -9999.0
 """OpenAI's stand-in for minus infinity, which JSON cannot say."""
 
 
-def usage(stats: Stats) -> dict[str, Any]:
-    """OpenAI's `usage`."""
+def usage(replies: Sequence[Stats], n: int = 1) -> dict[str, Any]:
+    """OpenAI's `usage`.
+
+    Args:
+        n: replies in a row that have the same prompt, which counts once.
+    """
+    first = replies[::n]
+    prompt = sum(stats.prompt_tokens for stats in first)
+    generated = sum(stats.generated_tokens for stats in replies)
     return {
-        "prompt_tokens": stats.prompt_tokens,
-        "completion_tokens": stats.generated_tokens,
-        "total_tokens": stats.prompt_tokens + stats.generated_tokens,
-        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
+        "prompt_tokens": prompt,
+        "completion_tokens": generated,
+        "total_tokens": prompt + generated,
+        "prompt_tokens_details": {"cached_tokens": sum(stats.cached_tokens for stats in first)},
     }
+
+
+def of_whole(replies: Sequence[Stats], n: int) -> dict[str, Any]:
+    """Members of an answer that is complete: `usage`, and the `timings` of a single reply."""
+    single = {"timings": timings(replies[0])} if len(replies) == 1 else {}
+    return {"usage": usage(replies, n), **single}
 
 
 def timings(stats: Stats) -> dict[str, Any]:

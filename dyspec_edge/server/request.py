@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dyspec_edge.engine import Chunk, Message, Prompt, SamplingParams
@@ -24,6 +24,7 @@ class Request:
         tools: what the reply may call.
         policy, verify: as --policy and --verify spell them; None for the server's.
         wants_trees: pieces carry their steps with the token trees.
+        choice: its number among the replies that a client asks for at once.
     """
 
     prompt: Sequence[Message] | Prompt
@@ -37,11 +38,35 @@ class Request:
     policy: str | None = None
     verify: str | None = None
     wants_trees: bool = False
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a reply: the engine's chunk, and its step for JSON where trees are wanted."""
+    """A piece of a reply.
+
+    Attributes:
+        chunk: the engine's.
+        step: for JSON, where trees are wanted.
+        choice: of the request.
+    """
 
     chunk: Chunk
     step: Mapping[str, Any] | None = None
+    choice: int = 0
+
+
+def choices(requests: Sequence[Request], n: int) -> list[Request]:
+    """`n` replies to each request, numbered one after the other.
+
+    A request's seed is that of its first reply; the next ones have the seeds that follow it, as
+    llama-server's have.
+    """
+    found: list[Request] = []
+    for request in requests:
+        seed = request.sampling.seed
+        for ahead in range(n):
+            own = None if seed is None else seed + ahead
+            sampling = replace(request.sampling, seed=own)
+            found.append(replace(request, sampling=sampling, choice=len(found)))
+    return found

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
 from dyspec_edge.engine import Chunk
@@ -84,8 +84,22 @@ class Scheduler:
         """Replies under way."""
         return len(self._running)
 
-    def submit(self, request: Request, emit: Emit) -> Job:
-        """Put a request into the queue; returns at once.
+    def check_count(self, count: int) -> None:
+        """Refuse what would be more open requests than there can be.
+
+        Raises:
+            ApiError: 400.
+        """
+        if count > self._room:
+            raise ApiError(
+                400,
+                f"{count} replies are asked for at once; this server takes {self._room} at most "
+                "(--parallel)",
+                code="too_many_choices",
+            )
+
+    def submit(self, requests: Sequence[Request], emit: Emit) -> list[Job]:
+        """Put requests into the queue, all or none; returns at once.
 
         Args:
             emit: called from the scheduler's thread with each piece, the last of which has a
@@ -94,16 +108,16 @@ class Scheduler:
         Raises:
             ApiError: 429 where the queue is full, 503 while the server ends.
         """
-        job = Job(request, emit, time.monotonic() + self._timeout)
+        deadline = time.monotonic() + self._timeout
+        jobs = [Job(request, emit, deadline) for request in requests]
         with self._changed:
             if self._closes_at is not None:
                 raise errors.gone()
-            room = self._max_waiting + len(self._slots.all)
-            if len(self._waiting) + len(self._running) >= room:
+            if len(self._waiting) + len(self._running) + len(jobs) > self._room:
                 raise self._full()
-            self._waiting.append(job)
+            self._waiting.extend(jobs)
             self._changed.notify()
-        return job
+        return jobs
 
     def leave(self, job: Job) -> None:
         """Nobody waits for this reply any more; from any thread, at any time."""
@@ -127,6 +141,10 @@ class Scheduler:
     def join(self) -> None:
         """Wait until everything has ended and is freed, after `close`."""
         self._thread.join()
+
+    @property
+    def _room(self) -> int:
+        return self._max_waiting + len(self._slots.all)
 
     def _full(self) -> ApiError:
         waves = (len(self._waiting) + 1) / len(self._slots.all)
@@ -226,7 +244,7 @@ class Scheduler:
                 if chunk.stats is not None:
                     self.metrics.reply_ended(chunk.stats)
                 self._end(job)
-            job.emit(Piece(chunk, step))
+            job.emit(Piece(chunk, step, job.request.choice))
 
     def _fail(self, job: Job, error: Exception) -> None:
         """End a reply with an error; a mistake of ours stays in the log, and ends nothing else."""

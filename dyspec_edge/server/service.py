@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 
 from anyio import to_thread
 
 from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.stats import Stats
-from dyspec_edge.engine import Prompt, SamplingParams
+from dyspec_edge.engine import Chunk, Prompt, SamplingParams
 from dyspec_edge.errors import ContextOverflow, DyspecError
 from dyspec_edge.server import errors
 from dyspec_edge.server.errors import ApiError
@@ -62,23 +62,28 @@ class Whole:
 
 
 class Running:
-    """A reply under way, as the event loop sees it.
+    """Replies under way that belong to one answer, mostly one, as the event loop sees them.
 
     Attributes:
-        prompt: what is being answered.
+        prompts: what is being answered, by choice.
         created: seconds since 1970.
-        stats: the figures, once it has ended.
     """
 
-    def __init__(self, service: Service, request: Request, prompt: Prompt) -> None:
-        self.prompt = prompt
+    def __init__(
+        self, service: Service, requests: Sequence[Request], prompts: Sequence[Prompt]
+    ) -> None:
+        self.prompts = tuple(prompts)
         self.created = int(time.time())
-        self.stats: Stats | None = None
         self._events: asyncio.Queue[Piece | DyspecError] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._scheduler = service.scheduler
         self._waiting: asyncio.Task[Piece | DyspecError] | None = None
-        self._job: Job = self._scheduler.submit(request, self._emit)
+        self._jobs: list[Job] = self._scheduler.submit(requests, self._emit)
+
+    @property
+    def prompt(self) -> Prompt:
+        """What the first reply answers."""
+        return self.prompts[0]
 
     async def begun(self) -> None:
         """Wait a while for the first piece, so that an error that comes first is an answer.
@@ -92,53 +97,35 @@ class Running:
             await self._next()
 
     async def pieces(self) -> AsyncGenerator[Piece | None]:
-        """Pieces until the last; None where none has come for a while.
+        """Pieces until the last of each reply; None where none has come for a while.
 
         Raises:
-            DyspecError: why the reply ended early.
+            DyspecError: why a reply ended early.
         """
-        while True:
+        num_open = len(self._jobs)
+        while num_open:
             piece = await self._next()
             yield piece
-            if piece is not None and piece.chunk.finish_reason is not None:
-                self.stats = piece.chunk.stats
-                return
+            num_open -= piece is not None and piece.chunk.finish_reason is not None
 
     async def whole(self) -> Whole:
-        """The reply when it is complete; errors as of `pieces`."""
-        reader = ReplyReader(self.prompt)
-        texts: dict[Kind, list[str]] = {"thought": [], "answer": []}
-        tokens: list[int] = []
-        likely: list[TokenLogprobs] = []
-        reason, stop_string = "stop", None
+        """The first reply when all are complete; errors as of `pieces`."""
+        return (await self.all_whole())[0]
+
+    async def all_whole(self) -> list[Whole]:
+        """The replies when they are complete; errors as of `pieces`."""
+        collected = [_Collected(prompt) for prompt in self.prompts]
         async for piece in self.pieces():
-            if piece is None:
-                continue
-            chunk = piece.chunk
-            tokens += chunk.tokens
-            likely += chunk.logprobs or ()
-            reason = chunk.finish_reason or reason
-            stop_string = chunk.stop_string
-            for part in reader.feed(chunk):
-                if not isinstance(part, CallPart):
-                    texts[part[0]].append(part[1])
-        assert self.stats is not None  # the last piece has them
-        return Whole(
-            "".join(texts["thought"]),
-            "".join(texts["answer"]),
-            tuple(reader.calls),
-            tuple(tokens),
-            tuple(likely),
-            reader.finish_reason(reason),
-            self.stats,
-            stop_string,
-        )
+            if piece is not None:
+                collected[piece.choice].add(piece.chunk)
+        return [one.whole() for one in collected]
 
     def leave(self) -> None:
         """Nobody listens any more: end it soon.  Idempotent."""
         if self._waiting is not None:
             self._waiting.cancel()
-        self._scheduler.leave(self._job)
+        for job in self._jobs:
+            self._scheduler.leave(job)
 
     async def _next(self) -> Piece | None:
         if self._waiting is None:
@@ -156,6 +143,40 @@ class Running:
     def _emit(self, event: Piece | DyspecError) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+
+class _Collected:
+    """The pieces of a reply so far."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._reader = ReplyReader(prompt)
+        self._texts: dict[Kind, list[str]] = {"thought": [], "answer": []}
+        self._tokens: list[int] = []
+        self._likely: list[TokenLogprobs] = []
+        self._last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        self._tokens += chunk.tokens
+        self._likely += chunk.logprobs or ()
+        self._last = chunk
+        for part in self._reader.feed(chunk):
+            if not isinstance(part, CallPart):
+                self._texts[part[0]].append(part[1])
+
+    def whole(self) -> Whole:
+        last = self._last
+        assert last is not None  # the last piece has them
+        assert last.stats is not None
+        return Whole(
+            "".join(self._texts["thought"]),
+            "".join(self._texts["answer"]),
+            tuple(self._reader.calls),
+            tuple(self._tokens),
+            tuple(self._likely),
+            self._reader.finish_reason(last.finish_reason or "stop"),
+            last.stats,
+            last.stop_string,
+        )
 
 
 class Service:
@@ -185,18 +206,14 @@ class Service:
         self.created = int(time.time())
         self._limits = limits
 
-    async def begin(self, request: Request) -> Running:
-        """Check a request and put it into the queue.
+    async def begin(self, *requests: Request) -> Running:
+        """Check requests whose replies belong to one answer, and put them into the queue.
 
         Raises:
-            DyspecError: the request cannot be answered, or not now.
+            DyspecError: a request cannot be answered, or not now.
         """
-        prompt = await self.prompt_of(request)
-        most = self._limits.max_tokens
-        if most is not None:
-            limit = most if request.max_tokens is None else min(most, request.max_tokens)
-            request = replace(request, max_tokens=limit)
-        return Running(self, request, prompt)
+        prompts = [await self.prompt_of(request) for request in requests]
+        return Running(self, [self._limited(request) for request in requests], prompts)
 
     async def prompt_of(self, request: Request) -> Prompt:
         """The prompt that a request would read.
@@ -219,6 +236,13 @@ class Service:
         if not 0 <= token < self.model.num_vocab:
             raise ApiError(400, f"token {token}: the vocabulary ends at {self.model.num_vocab - 1}")
         return self.model.piece(token, special=True)
+
+    def _limited(self, request: Request) -> Request:
+        most = self._limits.max_tokens
+        if most is None:
+            return request
+        limit = most if request.max_tokens is None else min(most, request.max_tokens)
+        return replace(request, max_tokens=limit)
 
     def _checked(self, request: Request) -> Prompt:
         request.sampling.check(self.model.num_vocab)

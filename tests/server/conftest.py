@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,9 @@ import httpx
 import pytest
 import uvicorn
 
+from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.engine import EngineConfig
+from dyspec_edge.files import catalog, fetch
 from dyspec_edge.load.loading import load
 from dyspec_edge.server import run
 from dyspec_edge.server.run import ServerConfig
@@ -73,6 +76,16 @@ def server(tiny_pair: TinyPair) -> Iterator[TinyServer]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def real_server() -> Iterator[TinyServer]:
+    """SmolLM2 that drafts for itself."""
+    path = fetch.ensure(catalog.load()["smollm2"].target)
+    config = EngineConfig(path, path, policy="dyspec:8", num_ctx=2048, num_threads=1)
+    with running(config, ServerConfig("smollm2")) as found:
+        found.http.timeout = 600.0
+        yield found
+
+
 StartServer = Callable[..., TinyServer]
 
 
@@ -87,3 +100,15 @@ def start_server(tiny_pair: TinyPair) -> Iterator[StartServer]:
             return stack.enter_context(running(config, settings))
 
         yield start
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that take so long that others come in between."""
+    step = Conversation._step
+
+    def slow(self: Conversation, *arguments: Any) -> Any:
+        time.sleep(0.02)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Conversation, "_step", slow)

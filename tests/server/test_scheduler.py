@@ -37,20 +37,6 @@ def num_passes(server: TinyServer) -> int:
     return sum(slot.conversation.target.num_passes for slot in server.service.slots.all)
 
 
-@pytest.fixture
-def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps that take so long that others come in between."""
-    from dyspec_edge.decode.loop import Conversation
-
-    step = Conversation._step
-
-    def slow(self: Conversation, *arguments: Any) -> Any:
-        time.sleep(0.02)
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Conversation, "_step", slow)
-
-
 def test_many_clients_get_the_answers_of_one(server: TinyServer) -> None:
     prompts = [f"the cat sat on {i}" for i in range(24)]
     alone = {prompt: server.text(prompt, max_tokens=30) for prompt in prompts}
