@@ -279,6 +279,8 @@ _SERVER_OPTIONS = (
             help="Tokens of a prompt at most. [default: what fits]"),
     _option(_SERVER, "--max-body", type=Size(1), default=8 << 20, show_default=True,
             metavar="BYTES", help="Bytes of a request at most."),
+    _option(_SERVER, "--log-content", is_flag=True,
+            help="Let the log show what is asked; otherwise it says nothing of that."),
 )  # fmt: skip
 
 _WORK = "The work"

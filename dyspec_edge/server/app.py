@@ -23,15 +23,19 @@ from dyspec_edge.server.service import Service
 log = logging.getLogger(__name__)
 
 
-def create_app(service: Service, rules: Rules) -> ASGIApp:
-    """The application, with what stands before it."""
+def create_app(service: Service, rules: Rules, *, log_content: bool = False) -> ASGIApp:
+    """The application, with what stands before it.
+
+    Args:
+        log_content: the log shows what was asked.
+    """
     routes = [
         Route(one.path, _endpoint(service, one.handler), methods=[one.method]) for one in ENDPOINTS
     ]
     app = Starlette(
         routes=routes, exception_handlers={HTTPException: _http_error, Exception: _mistake}
     )
-    return AccessLog(Guard(app, rules))
+    return AccessLog(Guard(app, rules), with_content=log_content)
 
 
 def _endpoint(service: Service, handler: Handler) -> Callable[[HttpRequest], Awaitable[Response]]:

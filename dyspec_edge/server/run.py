@@ -20,6 +20,7 @@ from dyspec_edge.errors import DyspecError, OptionError
 from dyspec_edge.load.loading import Loaded
 from dyspec_edge.load.machine import available_memory
 from dyspec_edge.server.app import create_app
+from dyspec_edge.server.connection import Connection
 from dyspec_edge.server.guard import Rules
 from dyspec_edge.server.scheduler import Scheduler
 from dyspec_edge.server.service import Limits, Service
@@ -45,6 +46,7 @@ class ServerConfig:
         timeout: seconds that a request may take, the wait included.
         cache_ram: bytes for conversations that have lost their slot; None for what fits.
         port: 0 for any free one.
+        log_content: the log shows what was asked.
     """
 
     model: str
@@ -54,6 +56,7 @@ class ServerConfig:
     timeout: float = 3600.0
     cache_ram: int | None = None
     port: int = 8080
+    log_content: bool = False
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -108,7 +111,9 @@ def serve(
 ) -> None:
     """Answer requests until a signal, or whoever got the server from `on_start`, says to end."""
     settings = uvicorn.Config(
-        create_app(service, config.rules),
+        create_app(service, config.rules, log_content=config.log_content),
+        http=Connection,
+        ws="none",
         lifespan="off",
         log_config=None,
         log_level="warning",

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import select
 import socket
 import time
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from dyspec_edge.server import guard
+from dyspec_edge.server import connection, guard
 from dyspec_edge.server.guard import Rules
 from dyspec_edge.server.run import ServerConfig
 from tests.server.conftest import StartServer, TinyServer
+from tests.server.test_scheduler import eventually
 
 BODY = {"messages": [{"role": "user", "content": "the cat"}], "max_tokens": 3}
 CHAT = "/v1/chat/completions"
+
+
+def connected(server: TinyServer) -> socket.socket:
+    host, port = server.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def test_without_the_key_only_the_page_and_the_health(start_server: StartServer) -> None:
@@ -95,13 +104,67 @@ def test_large_bodies_are_refused_before_they_are_read(start_server: StartServer
 
 def test_slow_bodies_are_refused(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.2)
-    host, port = server.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as client:
+    with connected(server) as client:
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n"
         client.sendall(head.encode() + b"{")
         started = time.monotonic()
         assert client.recv(100).startswith(b"HTTP/1.1 408")
         assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("after_an_answer", [False, True])
+def test_slow_heads_are_cut_off(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch, after_an_answer: bool
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.4)
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    with connected(server) as client:
+        if after_an_answer:
+            client.sendall(head + b"\r\n")
+            answer = b""
+            while not answer.endswith(b'{"status":"ok"}'):
+                answer += client.recv(1000)
+        started = time.monotonic()
+        for byte in head:
+            if select.select([client], [], [], 0.05)[0]:
+                break
+            client.sendall(bytes([byte]))
+        assert client.recv(1000).startswith(b"HTTP/1.1 408")
+        assert client.recv(1000) == b""
+        assert time.monotonic() - started < 5
+
+
+def test_connections_without_a_word_are_cut_off(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.2)
+    with connected(server) as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_a_long_reply_is_not_cut_off(server: TinyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    story = {**BODY, "max_tokens": 200, "ignore_eos": True}
+    with httpx.Client(base_url=server.address, timeout=30.0, trust_env=False) as client:
+        answers = [client.post(CHAT, json=story) for _ in range(2)]
+    assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [200, 200]
+
+
+def test_the_log_shows_what_was_asked_only_if_it_may(
+    start_server: StartServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="dyspec_edge.server")
+    secret = {**BODY, "user": "grüne Blätter\n\x1b[31m"}
+    for log_content in (False, True):
+        caplog.clear()
+        server = start_server(ServerConfig("tiny", log_content=log_content))
+        server.http.post(CHAT, content=json.dumps(secret, ensure_ascii=False).encode())
+        assert eventually(lambda: len(caplog.records) == 1)
+        line = caplog.records[0].getMessage()
+        assert line.isprintable()
+        assert CHAT in line
+        assert ("the cat" in line) is ("grüne Blätter" in line) is log_content
 
 
 def test_every_answer_has_the_headers_of_a_careful_server(server: TinyServer) -> None:

@@ -68,6 +68,7 @@ def _settings(typed: Mapping[str, Any], model: Path) -> ServerConfig:
         timeout=typed["timeout"],
         port=typed["port"],
         cache_ram=_cache_ram(typed["cache_ram"]),
+        log_content=typed["log_content"],
     )
 
 
