@@ -26,19 +26,29 @@ def table(verdicts: Sequence[Verdict]) -> Table:
     return grid
 
 
+def left_out(verdicts: Sequence[Verdict]) -> str | None:
+    """How many runs do not count; None if all do."""
+    num = sum(verdict.num_left_out for verdict in verdicts)
+    if not num:
+        return None
+    runs = "1 run does" if num == 1 else f"{num} runs do"
+    return f"{runs} not count: other programs disturbed what their passes took"
+
+
 def advice(verdict: Verdict | None) -> str:
     """Which to use."""
     if verdict is None:
         return "use no draft: nothing gains over plain decoding here"
     gain = f"{verdict.measured:.2f}x plain decoding"
+    if verdict.low is not None:
+        gain += f" ({_interval(verdict)})"
     if verdict.draft is None:
         return f"use no draft: copies of what the text repeats gain most, {gain}"
     return f"use -md {verdict.draft}: {gain}"
 
 
 def _row(verdict: Verdict) -> list[str]:
-    interval = "" if verdict.low is None else f"{verdict.low:.2f} to {verdict.high:.2f}"
-    measured = [f"{verdict.measured:.2f}x", interval]
+    measured = [f"{verdict.measured:.2f}x", _interval(verdict)]
     if verdict.draft is None:
         return ["copies only", *[""] * 6, *measured]
     accepted = [f"{name} {share:.2f}" for name, share in verdict.acceptance.items()]
@@ -53,3 +63,7 @@ def _row(verdict: Verdict) -> list[str]:
         *measured,
         f"{verdict.error:+.0%}",
     ]
+
+
+def _interval(verdict: Verdict) -> str:
+    return "" if verdict.low is None else f"{verdict.low:.2f} to {verdict.high:.2f}"

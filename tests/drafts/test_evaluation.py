@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,8 @@ from dyspec_edge.cli.main import cli
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.prices import Prices
 from dyspec_edge.drafts import evaluation
-from dyspec_edge.drafts.evaluation import Verdict, best, best_chain, break_even, judge
+from dyspec_edge.drafts.evaluation import Runs, Verdict, best, best_chain, break_even, judge
+from dyspec_edge.errors import DyspecError
 from tests import tiny
 from tests.conftest import TinyPair
 from tests.drafts.trimming import trimmed
@@ -69,7 +71,7 @@ def test_drafts_are_judged_by_their_runs(
     assert 0 < part["acceptance"]["qa"] < 1
     assert (copies["draft"], copies["acceptance"], copies["predicted"]) == (None, {}, 1.0)
     for row in document["drafts"]:
-        assert row["low"] <= row["measured"] <= row["high"]
+        assert row["low"] is None or row["low"] <= row["measured"] <= row["high"]
         assert row["prediction_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     runs = tmp_path / "cache" / "evaluations.jsonl"
     lines = read_lines(runs)
@@ -131,42 +133,78 @@ def test_the_fastest_is_chosen_and_none_where_nothing_gains() -> None:
     assert chosen is not None
     assert chosen.draft == Path("b")
     assert best([verdict("a", 0.98), verdict(None, 1.001)]) is None
+    copies = verdict(None, 1.195)
+    assert best([verdict("a", 1.2), copies]) is copies, "a draft takes memory"
 
 
 def line(
-    policy: str, group: str, *, speed: float, accepted: int, drafted: int
-) -> dict[str, object]:
+    policy: str, group: str, speed: float, *, prompt: str = "", accepted: int = 0, drafted: int = 0
+) -> dict[str, Any]:
     stats = {
-        "tokens_per_second": speed, "generated_tokens": 10, "accepted_tokens": accepted,
-        "draft_tokens": drafted, "steps": 5, "draft_passes": 1,
-        "accept_length_histogram": [1], "target_seconds": 1.0, "draft_seconds": 0.1,
-        "rows_seconds": 0.0, "sampling_seconds": 0.0, "overhead_seconds": 0.0,
+        "tokens_per_second": speed, "accepted_tokens": accepted, "draft_tokens": drafted,
+        "steps": 5, "target_seconds": 5 / speed,
     }  # fmt: skip
-    run = {
-        "policy": policy, "verify": "match", "prompt": group, "prompt_sha256": group, "round": 0,
-        "category": group, "group": group, "sampling": {"temperature": 0.0},
-    }  # fmt: skip
-    result = {
-        "stats": stats, "tokens_sha256": "t", "request_seconds": 1.0, "machine": "m", "load": 0.0,
-        "confidence": {"drafted": [0], "accepted": [0]}, "at": "now", "threads": 1, "versions": "",
-        "models": {}, "commit": None, "command": "", "basis": None,
-    }  # fmt: skip
-    return {"run": run, "result": result}
+    run = {"policy": policy, "prompt": prompt or group, "category": group, "group": group}
+    return {"run": run, "result": {"stats": stats}}
+
+
+def test_one_disturbed_run_changes_nothing() -> None:
+    """A plain run that another program slowed down, and a priced one."""
+    prices = Prices(FLAT, CostCurve((1, 128), (0.5, 0.7)))
+    quiet = [
+        line(policy, "x", speed, prompt=prompt)
+        for prompt in "abc"
+        for policy, speed in (("none", 1.0), ("priced", 1.2))
+    ]
+    disturbed = [
+        line("none", "x", 0.3, prompt="a"), line("priced", "x", 0.2, prompt="b"),
+        *(found for found in quiet if found["run"] not in (
+            {"policy": "none", "prompt": "a", "category": "x", "group": "x"},
+            {"policy": "priced", "prompt": "b", "category": "x", "group": "x"},
+        )),
+    ]  # fmt: skip
+    first, second = judge(
+        [Runs(Path("d"), disturbed, prices), Runs(None, quiet, Prices(prices.target))]
+    )
+    assert first.measured == pytest.approx(1.2)
+    assert second.measured == pytest.approx(1.2)
+    assert (first.num_left_out, second.num_left_out) == (1, 0)
+    assert first.low == first.high == pytest.approx(1.2)
+
+
+def test_a_plain_run_is_the_base_of_every_draft() -> None:
+    """Each stands beside runs of its own; the median of all is what speeds are compared with."""
+    prices = Prices(FLAT)
+    beside = [
+        Runs(Path(name), [line("none", "x", plain), line("priced", "x", 1.2)], prices)
+        for name, plain in (("a", 1.0), ("b", 0.7), ("c", 1.1))
+    ]
+    assert [v.measured for v in judge(beside)] == pytest.approx([1.2] * 3)
+
+
+def test_runs_without_tokens_are_no_measure() -> None:
+    empty = [line("none", "x", 0.01), line("priced", "x", 0.01)]
+    for found in empty:
+        found["result"]["stats"]["tokens_per_second"] = 0.0
+    with pytest.raises(DyspecError, match=r"-n"):
+        judge([Runs(None, empty, Prices(FLAT))])
 
 
 def test_a_prediction_is_the_mean_over_groups_and_its_error_what_was_measured() -> None:
     prices = Prices(FLAT, CostCurve((1, 8, 128), (0.5, 0.6, 0.7)))
     runs = [
-        line(policy, group, speed=speed, accepted=accepted, drafted=10)
+        line(policy, group, speed, accepted=accepted, drafted=10)
         for group, accepted in (("x", 9), ("y", 1))
         for policy, speed in (("none", 1.0), ("chain:1", 1.0), ("priced", 1.44))
     ]
-    found = judge(Path("d"), runs, prices)
+    (found,) = judge([Runs(Path("d"), runs, prices)])
     assert found.acceptance == {"x": 0.9, "y": 0.1}
     assert found.predicted == pytest.approx((prices.speedup(0.9) * 1.0) ** 0.5)
     assert found.measured == pytest.approx(1.44)
+    assert found.low is None
     assert found.error == pytest.approx(found.predicted / 1.44 - 1)
     assert found.draft_seconds == {1: 0.5, 8: 0.6, 128: 0.7}
     short = Prices(FLAT, CostCurve((1, 15), (0.5, 1.9)))
-    assert judge(Path("d"), runs, short).draft_seconds == pytest.approx({1: 0.5, 8: 1.2, 15: 1.9})
+    (found,) = judge([Runs(Path("d"), runs, short)])
+    assert found.draft_seconds == pytest.approx({1: 0.5, 8: 1.2, 15: 1.9})
     assert evaluation.GUESS == "chain:1"

@@ -113,7 +113,7 @@ def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: A
     if out is None:
         out = stores.cache_dir() / "evaluations.jsonl"
         out.parent.mkdir(parents=True, exist_ok=True)
-    verdicts, journal = [], Journal(out)
+    found, journal = [], Journal(out)
     for path in (*dict.fromkeys(drafts), None):
         config = replace(config, draft=NO_DRAFT if path is None else path)
         guess = () if path is None else (evaluation.GUESS,)
@@ -123,13 +123,16 @@ def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: A
         if session.remaining and bench.perform(session, config, wanted.fresh, terminal):
             terminal.notice(f"finished runs are in {out}; the same command does the rest")
             return INTERRUPTED
-        verdicts.append(evaluation.judge(path, session.lines, _prices(config, terminal)))
+        found.append(evaluation.Runs(path, session.lines, _prices(config, terminal)))
+    verdicts = evaluation.judge(found)
     chosen = evaluation.best(verdicts)
     if as_json:
         use = None if chosen is None or chosen.draft is None else str(chosen.draft)
         terminal.json({"drafts": [verdict.as_dict() for verdict in verdicts], "use": use})
         return 0
     terminal.out.print(evaluation_view.table(verdicts))
+    if (lost := evaluation_view.left_out(verdicts)) is not None:
+        terminal.notice(lost)
     terminal.text(evaluation_view.advice(chosen))
     return 0
 
