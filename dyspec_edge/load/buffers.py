@@ -5,9 +5,6 @@ from __future__ import annotations
 from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.llama import UBATCH
 
-OUTPUTS = 65
-"""Rows of logits that passes usually ask for at most."""
-
 ROW_BYTES = 40
 """For each value of an embedding, in each row of a prompt."""
 
@@ -17,10 +14,18 @@ def scores_bytes(report: FileReport, cells: int) -> int:
     return 4 * UBATCH * cells * (report.num_heads or 0)
 
 
-def buffer_bytes(report: FileReport, cells: int) -> int:
-    """Bytes of logits and of what is computed on the way to them, without attention scores.
+def buffer_bytes(report: FileReport, cells: int, num_outputs: int, *, scores: bool) -> int:
+    """Bytes of logits and of what is computed on the way to them.
 
-    Masks of attention stand there as F32 and as F16.
+    Logits of a pass are computed where rows and scores were, and then kept beside it.  Masks of
+    attention stand there as F32 and as F16.
+
+    Args:
+        num_outputs: rows of logits that a pass asks for at most.
+        scores: without flash attention.
     """
+    logits = 4 * num_outputs * report.num_vocab
     rows = UBATCH * (ROW_BYTES * (report.num_embd or 0) + 6 * cells)
-    return 4 * OUTPUTS * report.num_vocab + rows
+    if scores:
+        rows += scores_bytes(report, cells)
+    return logits + max(logits, rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from dyspec_edge.decode.cost import DRAFT_SIZES, TARGET_SIZES
 from dyspec_edge.errors import DeviceError, OptionError
 from dyspec_edge.files.model_file import FileReport
 from dyspec_edge.llama import UNQUANTIZED, Device
@@ -146,10 +147,13 @@ def plan_load(
         left, contexts = RESERVE / 4, contexts[1:]
     on_cpu = _attention_on_cpu(flash_attn, types_v, contexts, left)
     lengths = (num_conversations * tokens, num_conversations * tokens_draft)
-    in_use = STREAM_RESERVE + sum(map(buffer_bytes, models, lengths))
-    in_use += per_token * tokens + per_token_draft * tokens_draft
-    if on_cpu == "off":
-        in_use += sum(scores_bytes(report, cells) for report, cells in contexts)
+    in_use = STREAM_RESERVE + per_token * tokens + per_token_draft * tokens_draft
+    of_each = (
+        (TARGET_SIZES[-1], _streamed_attention(flash_attn, on_cpu, streamed)),
+        (DRAFT_SIZES[-1], on_cpu),
+    )
+    for report, cells, (outputs, attention) in zip(models, lengths, of_each, strict=False):
+        in_use += buffer_bytes(report, cells, outputs, scores=attention == "off")
     if streamed and in_use > memory:
         raise DeviceError(
             f"{memory >> 20} MiB are free, and caches, buffers and the program take about "

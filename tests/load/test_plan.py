@@ -178,6 +178,32 @@ def test_what_is_no_weight_has_to_fit(decide: Decide) -> None:
         decide(memory=200 << 20, num_ctx=512)
 
 
+def test_logits_of_the_largest_passes_have_room_beside_streamed_weights(
+    reports: tuple[FileReport, FileReport],
+) -> None:
+    """They are computed and then kept: 64 rows of the target and 128 of the draft, both twice."""
+
+    def room(num_vocab: int) -> int:
+        target, draft = (replace(report, num_vocab=num_vocab) for report in reports)
+        return plan_load(
+            target,
+            draft,
+            (),
+            memory=16 * GB,
+            cache_types=("f16", "f16"),
+            cache_types_draft=("f16", "f16"),
+            num_ctx=512,
+            num_ctx_draft=None,
+            layers=None,
+            layers_draft=None,
+            flash_attn="on",
+            gpu_build=False,
+        ).room
+
+    million = 10**6  # so that logits outgrow all else that is computed
+    assert room(million) - room(2 * million) == million * 4 * 2 * (64 + 128)
+
+
 def test_streaming_can_be_asked_for_without_a_gpu(decide: Decide) -> None:
     assert decide(stream="on").streamed
     assert not decide([gpu(40)], stream="on").streamed
