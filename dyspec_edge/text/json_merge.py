@@ -38,6 +38,9 @@ def merge(a: Schema, b: Schema, at: str) -> Schema:
     Raises:
         OptionError: two values of a keyword that one schema cannot say.
     """
+    for schema in (a, b):
+        if not isinstance(schema.get("properties", {}), Mapping):
+            raise OptionError(f"JSON schema, {at}: `properties` must be an object")
     closed = [s for s in (a, b) if s.get("additionalProperties", True) is not True]
     if closed and a.get("properties", {}).keys() != b.get("properties", {}).keys():
         others = b if closed == [a] else a
@@ -47,13 +50,10 @@ def merge(a: Schema, b: Schema, at: str) -> Schema:
     for word, value in b.items():
         if word not in found or found[word] == value:
             found[word] = value
-        elif word == "properties" and all(isinstance(v, Mapping) for v in (value, found[word])):
-            found[word] = {
-                name: {"allOf": [found[word][name], value[name]]}
-                if name in found[word] and name in value
-                else {**found[word], **value}[name]
-                for name in {**found[word], **value}
-            }
+        elif word == "properties":
+            own = found[word]
+            both = {name: {"allOf": [own[name], value[name]]} for name in own if name in value}
+            found[word] = {**own, **value, **both}
         elif word == "required" and isinstance(value, list) and isinstance(found[word], list):
             found[word] = [*found[word], *value]
         elif word == "type":
@@ -90,13 +90,13 @@ def are_disjoint(a: Any, b: Any) -> bool:
         return False
     first, second = _values(a), _values(b)
     if first is not None and second is not None:
-        return not any(x == y for x in first for y in second)
+        return not _overlap(first, second)
     for values, other in ((first, b), (second, a)):
         if values is not None:
             return not any(is_of_type(value, name) for value in values for name in _types(other))
     # What is written under one, and is of a type that the other allows.
     common = _written(a) & _types(b) | _written(b) & _types(a)
-    shared = set(_list(a, "required")) & set(_list(b, "required"))
+    shared = _names(a) & _names(b)
     told_apart = any(are_disjoint(_property(a, name), _property(b, name)) for name in shared)
     return not common or (common == {"object"} and told_apart)
 
@@ -111,14 +111,27 @@ def _property(schema: Schema, name: str) -> Any:
     return properties.get(name) if isinstance(properties, Mapping) else None
 
 
-def _list(schema: Schema, word: str) -> list[Any]:
-    found = schema.get(word, [])
-    return found if isinstance(found, list) else []
+def _names(schema: Schema) -> set[str]:
+    found = schema.get("required", [])
+    return {name for name in found if isinstance(name, str)} if isinstance(found, list) else set()
+
+
+def _overlap(first: list[Any], second: list[Any]) -> bool:
+    """Whether the lists share a value; 1 and 1.0 are the same, as JSON Schema has it."""
+    nested = [x for x in first if isinstance(x, (list, Mapping))]
+    others = [y for y in second if isinstance(y, (list, Mapping))]
+    plain = {x for x in first if not isinstance(x, (list, Mapping))}
+    return any(y in plain for y in second if not isinstance(y, (list, Mapping))) or any(
+        x == y for x in nested for y in others
+    )
 
 
 def _values(schema: Schema) -> list[Any] | None:
     """The only values that may be valid, if they are listed."""
-    return [schema["const"]] if "const" in schema else schema.get("enum")
+    if "const" in schema:
+        return [schema["const"]]
+    found = schema.get("enum")
+    return found if isinstance(found, list) else None
 
 
 def _types(schema: Schema) -> set[str]:

@@ -55,7 +55,7 @@ def _bounds(words: Schema, at: str) -> tuple[int, int]:
 
     def bound(word: str, otherwise: float) -> Any:
         found = words.get(word, otherwise)
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or math.isnan(found):
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or found != found:  # NaN
             raise OptionError(f"JSON schema, {at}: `{word}` must be a number, not {found!r:.40}")
         return max(-LARGEST - 1, min(LARGEST + 1, found))
 

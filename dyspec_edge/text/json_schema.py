@@ -24,18 +24,20 @@ from dyspec_edge.text.json_merge import (
     merge,
 )
 from dyspec_edge.text.json_text import FORMATS, RULES, gbnf, literal
-
-UNSUPPORTED = frozenset(
-    (
-        *("not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies"),
-        *("patternProperties", "propertyNames", "maxProperties", "contains", "minContains"),
-        *("maxContains", "unevaluatedItems", "additionalItems", "multipleOf", "uniqueItems"),
-        *("pattern", "$dynamicRef", "$recursiveRef"),
-    )
+from dyspec_edge.text.json_words import (
+    count,
+    refusal,
+    refuse_unsupported,
+    schemas,
+    text,
+    type_names,
 )
 
 MAX_REPEATS = 1000
 """Of one item: llama.cpp writes a rule for each, up to 2000."""
+
+MAX_PARTS = 20_000
+"""Of a schema, and of what it unfolds to, ten repeats as one: a grammar never takes minutes."""
 
 
 def to_gbnf(schema: Schema | bool) -> str:
@@ -62,27 +64,38 @@ class _Grammar:
         self._document, self._name = document, name
         self._rules: dict[str, str] = {}
         self._refs: dict[str, str] = {}
+        self._num_parts = 0
+        self._spend(_size(document))
+        self._num_parts = 0
 
     def rules(self) -> dict[str, str]:
         self._rules[self._name] = ""  # the first rule, under its own name
         self._rules[self._name] = self._value(self._document, "#")
         return self._rules
 
+    def _spend(self, parts: int) -> None:
+        self._num_parts += parts
+        if self._num_parts > MAX_PARTS:
+            raise OptionError(
+                f"JSON schema: it is too large, or unfolds to more than {MAX_PARTS} parts"
+            )
+
     def _rule(self, at: str, body: str) -> str:
         """The name of a new rule."""
-        slug = "".join(c for c in at if c.isascii() and c.isalnum())[-24:]
+        slug = "".join(c for c in at[-100:] if c.isascii() and c.isalnum())[-24:]
         name = f"{self._name}-{len(self._rules)}-{slug}"
         self._rules[name] = body
         return name
 
     def _value(self, schema: Any, at: str) -> str:
         """The expression of a schema."""
+        self._spend(1)
         if schema is True:
             return "value"
         if not isinstance(schema, Mapping):
-            raise _refusal(at, "`false` allows nothing" if schema is False else "no schema")
+            raise refusal(at, "`false` allows nothing" if schema is False else "no schema")
         words = {k: v for k, v in schema.items() if k not in ANNOTATIONS}
-        _refuse_unsupported(words, at)
+        refuse_unsupported(words, at)
         if "$ref" in words and len(words) == 1:
             return self._reference(words["$ref"], at)
         if "$ref" in words or "allOf" in words:
@@ -95,7 +108,7 @@ class _Grammar:
         return self._typed(words, at)
 
     def _reference(self, ref: Any, at: str) -> str:
-        if ref not in self._refs:
+        if not isinstance(ref, str) or ref not in self._refs:
             target = self._target(ref, at)
             name = self._refs[ref] = self._rule(at, "")
             self._rules[name] = self._value(target, f"{ref}")
@@ -103,38 +116,39 @@ class _Grammar:
 
     def _target(self, ref: Any, at: str) -> Any:
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            raise _refusal(at, f"`$ref` {ref!r} does not point into the schema itself")
+            raise refusal(at, f"`$ref` {ref!r} does not point into the schema itself")
         target: Any = self._document
         for part in ref.split("/")[1:]:
             part = part.replace("~1", "/").replace("~0", "~")
             inside = isinstance(target, Mapping) and part in target
-            if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
+            if isinstance(target, list) and part in map(str, range(len(target))):
                 target = target[int(part)]
             elif inside:
                 target = target[part]
             else:
-                raise _refusal(at, f"`$ref` {ref!r} points to nothing")
+                raise refusal(at, f"`$ref` {ref!r} points to nothing")
         return target
 
     def _merged(self, words: Schema, at: str) -> Schema:
         """Without `$ref` and `allOf`: one schema that says all of it."""
         parts = [self._target(words["$ref"], at)] if "$ref" in words else []
-        parts += _schemas(words, "allOf", at) if "allOf" in words else []
+        parts += schemas(words, "allOf", at) if "allOf" in words else []
         found: Schema = {k: v for k, v in words.items() if k not in ("$ref", "allOf")}
         for part in parts:
             if part is True:
                 continue
             if not isinstance(part, Mapping):
-                raise _refusal(at, "`allOf` with `false` allows nothing")
+                raise refusal(at, "`allOf` with `false` allows nothing")
             inner = {k: v for k, v in part.items() if k not in ANNOTATIONS}
             nested = "$ref" in inner or "allOf" in inner
             found = merge(found, self._merged(inner, at) if nested else inner, at)
+            self._spend(1 + len(found.get("properties", ())))
         return found
 
     def _union(self, words: Schema, union: str, at: str) -> str:
         shared = {k: v for k, v in words.items() if k != union}
         found = list[Schema]()
-        for alternative in _schemas(words, union, at):
+        for alternative in schemas(words, union, at):
             if alternative is False:
                 continue
             one: Schema = {} if alternative is True else alternative
@@ -142,30 +156,31 @@ class _Grammar:
                 one = self._merged({"allOf": [shared, one]}, at)
             found.append(one)
         if not found:
-            raise _refusal(at, f"`{union}` allows nothing")
+            raise refusal(at, f"`{union}` allows nothing")
         plain = [self._merged(one, at) for one in found] if union == "oneOf" else []
+        self._spend(len(plain) ** 2 // 2)
         if not all(are_disjoint(a, b) for i, a in enumerate(plain) for b in plain[:i]):
-            raise _refusal(at, "`oneOf` whose alternatives may both be true; use `anyOf`")
+            raise refusal(at, "`oneOf` whose alternatives may both be true; use `anyOf`")
         names = [self._value(one, f"{at}/{union}/{i}") for i, one in enumerate(found)]
         return self._rule(at, " | ".join(names))
 
     def _constants(self, words: Schema, at: str) -> str:
         values = words.get("enum", [words["const"]] if "const" in words else [])
         if not isinstance(values, list):
-            raise _refusal(at, "`enum` must be a list")
+            raise refusal(at, "`enum` must be a list")
         if "const" in words:
             values = [value for value in values if _same(value, words["const"])]
-        types = _types(words, at) if "type" in words else TYPES
+        types = type_names(words, at) if "type" in words else TYPES
         values = [value for value in values if any(is_of_type(value, name) for name in types)]
         for word in words.keys() - {"enum", "const", "type"}:
-            raise _refusal(at, f"`{word}` beside `enum` or `const` is not supported")
+            raise refusal(at, f"`{word}` beside `enum` or `const` is not supported")
         if not values:
-            raise _refusal(at, "`enum` or `const` allows nothing")
+            raise refusal(at, "`enum` or `const` allows nothing")
         return self._rule(at, " | ".join(literal(value) for value in values))
 
     def _typed(self, words: Schema, at: str) -> str:
         if "type" in words:
-            types = _types(words, at)
+            types = type_names(words, at)
         else:
             types = implied_types(words)
         if not types:
@@ -181,28 +196,28 @@ class _Grammar:
         return found[0] if len(found) == 1 else self._rule(at, " | ".join(found))
 
     def _string(self, words: Schema, at: str) -> str:
-        least, most = _count(words, "minLength", at, 0), _count(words, "maxLength", at, None)
-        form = FORMATS.get(words.get("format", ""), "")
+        least, most = count(words, "minLength", at, 0), count(words, "maxLength", at, None)
+        form = FORMATS.get(text(words, "format", at), "")
         if form and (least or most is not None):
-            raise _refusal(at, "`minLength` or `maxLength` beside `format` is not supported")
+            raise refusal(at, "`minLength` or `maxLength` beside `format` is not supported")
         if form or (not least and most is None):
             return form or "string"
-        return self._rule(at, rf'"\"" char{_repeats(least, most, at, "minLength")} "\""')
+        return self._rule(at, rf'"\"" char{self._repeats(least, most, at, "minLength")} "\""')
 
     def _array(self, words: Schema, at: str) -> str:
         prefix, items = words.get("prefixItems", []), words.get("items", True)
         if isinstance(items, list):
             prefix, items = items, True
         if not isinstance(prefix, list):
-            raise _refusal(at, "`prefixItems` must be a list")
-        least, most = _count(words, "minItems", at, 0), _count(words, "maxItems", at, None)
+            raise refusal(at, "`prefixItems` must be a list")
+        least, most = count(words, "minItems", at, 0), count(words, "maxItems", at, None)
         if most is not None:
             prefix = prefix[:most]
             most -= len(prefix)
         least = max(0, least - len(prefix))
         if items is False or (prefix and "items" not in words and not least):
             most = 0
-        repeats = "" if most == 0 and not least else _repeats(least, most, at, "minItems")
+        repeats = "" if most == 0 and not least else self._repeats(least, most, at, "minItems")
         parts = [self._value(one, f"{at}/prefixItems/{i}") for i, one in enumerate(prefix)]
         listed = ' "," ws '.join(parts)
         if repeats:
@@ -210,7 +225,7 @@ class _Grammar:
             if parts:
                 listed += f' ("," ws {item}){repeats}'
             else:
-                rest = _repeats(max(0, least - 1), None if most is None else most - 1, at, "")
+                rest = self._repeats(max(0, least - 1), None if most is None else most - 1, at, "")
                 listed = f'{item} ("," ws {item}){rest}'
                 listed = listed if least else f"({listed})?"
         return self._rule(at, f'"[" ws {listed} ws "]"')
@@ -219,12 +234,13 @@ class _Grammar:
         properties, required = words.get("properties", {}), words.get("required", [])
         others = words.get("additionalProperties", words.get("unevaluatedProperties", True))
         if not isinstance(properties, Mapping):
-            raise _refusal(at, "`properties` must be an object")
+            raise refusal(at, "`properties` must be an object")
         if not (isinstance(required, list) and all(isinstance(name, str) for name in required)):
-            raise _refusal(at, "`required` must be a list of names")
-        if _count(words, "minProperties", at, 0) > len(set(required)):
-            raise _refusal(at, "`minProperties` is not supported")
-        named = {k: v for k, v in properties.items() if v is not False or k in required}
+            raise refusal(at, "`required` must be a list of names")
+        if count(words, "minProperties", at, 0) > len(set(required)):
+            raise refusal(at, "`minProperties` is not supported")
+        must = frozenset(required)
+        named = {k: v for k, v in properties.items() if v is not False or k in must}
         named |= {name: others for name in required if name not in named}
         if not named:
             if others is False or properties:
@@ -235,8 +251,17 @@ class _Grammar:
             (f'{literal(name)} ":" ws {self._value(one, f"{at}/properties/{name}")}', name)
             for name, one in named.items()
         ]
-        wanted = [name in required for _, name in pairs]
+        wanted = [name in must for _, name in pairs]
         return self._rule(at, f'"{{" ws {self._members(pairs, wanted, at)} ws "}}"')
+
+    def _repeats(self, least: int, most: int | None, at: str, word: str) -> str:
+        if most is not None and most < least:
+            raise refusal(at, f"`{word}` is larger than the most that is allowed")
+        if least > MAX_REPEATS:
+            raise refusal(at, f"`{word}` above {MAX_REPEATS} is not supported")
+        written = least if most is None else min(most, MAX_REPEATS)
+        self._spend(written // 10)
+        return f"{{{least},}}" if most is None else f"{{{least},{written}}}"
 
     def _members(self, pairs: Sequence[tuple[str, str]], wanted: Sequence[bool], at: str) -> str:
         """Pairs in their order, those that are not wanted perhaps left out."""
@@ -252,48 +277,16 @@ class _Grammar:
         return starts if any(wanted) else starts + "?"
 
 
-def _refusal(at: str, what: str) -> OptionError:
-    return OptionError(f"JSON schema, {at}: {what}")
-
-
-def _refuse_unsupported(words: Schema, at: str) -> None:
-    for word in words:
-        harmless = word == "uniqueItems" and words[word] is False
-        if word in UNSUPPORTED and not harmless:
-            raise _refusal(at, f"the keyword `{word}` is not supported")
-
-
-def _schemas(words: Schema, word: str, at: str) -> list[Any]:
-    found = words[word]
-    if not isinstance(found, list) or not all(isinstance(x, (Mapping, bool)) for x in found):
-        raise _refusal(at, f"`{word}` must be a list of schemas")
-    return found
-
-
-def _types(words: Schema, at: str) -> list[str]:
-    found = words["type"]
-    names = found if isinstance(found, list) else [found]
-    if not names or not all(name in TYPES for name in names):
-        raise _refusal(at, f"`type` {found!r} is none of {', '.join(TYPES)}")
-    return [name for name in names if not (name == "integer" and "number" in names)]
-
-
-def _count(words: Schema, word: str, at: str, default: Any) -> Any:
-    found = words.get(word, default)
-    if found is default:
-        return default
-    if isinstance(found, bool) or not isinstance(found, int) or found < 0:
-        raise _refusal(at, f"`{word}` must be a whole number, not {found!r}")
-    return found
-
-
-def _repeats(least: int, most: int | None, at: str, word: str) -> str:
-    if most is not None and most < least:
-        raise _refusal(at, f"`{word}` is larger than the most that is allowed")
-    if least > MAX_REPEATS:
-        raise _refusal(at, f"`{word}` above {MAX_REPEATS} is not supported")
-    return f"{{{least},}}" if most is None else f"{{{least},{min(most, MAX_REPEATS)}}}"
-
-
 def _same(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def _size(document: Any) -> int:
+    """Values in a document, at most about so many as are too many."""
+    found, rest = 0, [document]
+    while rest and found <= MAX_PARTS:
+        one = rest.pop()
+        found += 1
+        if isinstance(one, (Mapping, list)):
+            rest += one.values() if isinstance(one, Mapping) else one
+    return found

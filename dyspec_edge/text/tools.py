@@ -180,9 +180,9 @@ def _functions(tools: Any) -> dict[str, Any]:
         given = tool.get("function")
         function: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         name = function.get("name")
-        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]{1,128}", name, re.ASCII):
             raise OptionError(
-                f"tool {number} has no name of 1 to 64 letters, digits, dots, dashes or _"
+                f"tool {number} has no name of 1 to 128 letters, digits, dots, dashes or _"
             )
         if name in found:
             raise OptionError(f"two tools have the name {name!r}; give each its own")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,13 @@ def test_what_passes(model: Model, schema: Any, valid: list[str], invalid: list[
         (False, "`false`"),
         ([], "no schema"),
         ({"properties": {"a": []}}, "no schema"),
+        ({"type": "string", "format": ["date"]}, "`format` must be a text"),
+        ({"$ref": "#/prefixItems/" + 5000 * "1", "prefixItems": []}, "points to nothing"),
+        ({"$ref": ["#"]}, "`\\$ref`"),
+        ({"allOf": [{"properties": []}, {"additionalProperties": False}]}, "`properties`"),
+        ({"oneOf": [{"enum": 5}, {"enum": [1]}]}, "`oneOf`"),
+        ({"oneOf": [{"required": [[]]}, {"required": [{}]}]}, "`oneOf`"),
+        ({"oneOf": [{"enum": [1, [2]]}, {"enum": [[2.0]]}]}, "`oneOf`"),
     ],
 )
 def test_what_a_grammar_cannot_keep_is_named(schema: Any, message: str) -> None:
@@ -168,6 +177,69 @@ def test_deep_nesting_is_refused() -> None:
         schema = {"type": "array", "items": schema}
     with pytest.raises(OptionError, match="deeply"):
         to_gbnf(schema)
+
+
+def twice(depth: int) -> Any:
+    """A schema that stands twice within itself, and so on."""
+    part = {"$ref": f"#/$defs/{depth - 1}"} if depth else {"type": "object"}
+    return {"type": "object", "properties": {name: {"allOf": [part, {}]} for name in "ab"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/40", "$defs": {str(depth): twice(depth) for depth in range(41)}},
+        {"allOf": [{"properties": {str(i): True}} for i in range(3000)]},
+        {"oneOf": [{"const": i} for i in range(3000)]},
+        {"enum": list(range(100_000))},
+        {"prefixItems": 300 * [{"type": "string", "maxLength": 1000}]},
+    ],
+    ids=["unfolds", "merged", "compared", "long", "repeats"],
+)
+def test_what_would_take_minutes_is_refused_at_once(schema: Any) -> None:
+    started = time.process_time()
+    with pytest.raises(OptionError, match="too large, or unfolds to more than"):
+        to_gbnf(schema)
+    assert time.process_time() - started < 2
+
+
+JUNK: Any = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    10**400,
+    "",
+    "#",
+    "string",
+    [],
+    [[]],
+    {},
+    [{}],
+    {"a": []},
+]
+WORDS = [
+    *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "$ref"),
+    *("prefixItems", "minItems", "maxItems", "minLength", "maxLength", "format", "minimum"),
+    *("maximum", "exclusiveMinimum", "anyOf", "oneOf", "allOf", "minProperties"),
+]
+
+
+def junk(rng: random.Random, depth: int) -> Any:
+    if depth == 0 or rng.random() < 0.3:
+        return rng.choice(JUNK)
+    schema = {rng.choice(WORDS): junk(rng, depth - 1) for _ in range(3)}
+    return rng.choice([schema, schema, [schema, junk(rng, depth - 1)], {"a": schema}])
+
+
+def test_nothing_that_json_can_say_is_a_mistake_of_ours() -> None:
+    rng, written = random.Random(0), 0
+    for _ in range(20_000):
+        with suppress(OptionError):
+            written += bool(to_gbnf(junk(rng, 4)))
+    assert written > 500
 
 
 def test_integers_between_bounds_are_those_and_no_others(model: Model) -> None:
