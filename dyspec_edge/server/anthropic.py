@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -67,7 +68,7 @@ class MessagesBody(CountBody):
 async def messages(service: Service, http: HttpRequest) -> Response:
     """POST /v1/messages."""
     body = parsed(MessagesBody, await http.body())
-    running = await service.begin(body.request(service))
+    running = await service.begin(await to_thread.run_sync(body.request, service))
     writer = _Writer(service, running)
     if not body.stream:
         return await when_complete(http, running, writer.whole)
@@ -77,8 +78,8 @@ async def messages(service: Service, http: HttpRequest) -> Response:
 
 async def count_tokens(service: Service, http: HttpRequest) -> Response:
     """POST /v1/messages/count_tokens."""
-    request = parsed(CountBody, await http.body()).request(service)
-    prompt = await service.prompt_of(request)
+    body = parsed(CountBody, await http.body())
+    prompt = await service.prompt_of(await to_thread.run_sync(body.request, service))
     return as_json({"input_tokens": len(prompt.tokens)})
 
 
@@ -221,7 +222,7 @@ def _tool_use(
     kind = choice.get("type", "auto")
     if kind == "tool":
         wanted: Any = {"type": "function", "function": {"name": choice.get("name")}}
-    elif kind in CHOICES:
+    elif isinstance(kind, str) and kind in CHOICES:
         wanted = CHOICES[kind]
     else:
         raise ApiError(400, f"tool_choice has the type {kind!r:.40}", param="tool_choice")

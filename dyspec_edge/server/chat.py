@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
 from uuid import uuid4
 
+from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -123,7 +124,7 @@ class ChatBody(SamplingFields):
 async def chat_completions(service: Service, http: HttpRequest) -> Response:
     """POST /v1/chat/completions."""
     body = parsed(ChatBody, await http.body())
-    running = await service.begin(*body.requests(service))
+    running = await service.begin(*await to_thread.run_sync(body.requests, service))
     writer = _Writer(service, running)
     if not body.stream:
         return await when_complete(http, running, writer.whole)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
+from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -109,7 +110,7 @@ def raw_prompt(service: Service, given: RawPrompt) -> Prompt:
 async def completions(service: Service, http: HttpRequest) -> Response:
     """POST /v1/completions."""
     body = parsed(CompletionBody, await http.body())
-    running = await service.begin(*body.requests(service))
+    running = await service.begin(*await to_thread.run_sync(body.requests, service))
     writer = _Writer(service, running, body.n or 1)
     if not body.stream:
         return await when_complete(http, running, writer.whole)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from typing import Any
 
+from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -92,30 +93,19 @@ class TemplateBody(Fields):
 async def completion(service: Service, http: HttpRequest) -> Response:
     """POST /completion."""
     body = parsed(NativeBody, await http.body())
-    return await _answer(service, http, body, body.request(service))
+    return await _answer(service, http, body, await to_thread.run_sync(body.request, service))
 
 
 async def infill(service: Service, http: HttpRequest) -> Response:
     """POST /infill."""
     body = parsed(InfillBody, await http.body())
-    prompt = infill_prompt(
-        service.model,
-        body.input_prefix,
-        body.input_suffix,
-        [(file.filename, file.text) for file in body.input_extra],
-        begun=body.prompt,
-        num_ctx=service.slots.num_ctx,
-        max_tokens=body.limit(),
-    )
-    return await _answer(service, http, body, body.request(service, prompt))
+    return await _answer(service, http, body, await to_thread.run_sync(_infill, service, body))
 
 
 async def tokenize(service: Service, http: HttpRequest) -> Response:
     """POST /tokenize."""
     body = parsed(TextBody, await http.body())
-    tokens = service.model.tokenize(
-        body.content, add_special=body.add_special, parse_special=body.parse_special
-    )
+    tokens = await to_thread.run_sync(_tokens, service, body)
     if not body.with_pieces:
         return as_json({"tokens": tokens})
     return as_json({"tokens": [{"id": t, "piece": _piece(service.piece(t))} for t in tokens]})
@@ -130,7 +120,9 @@ async def detokenize(service: Service, http: HttpRequest) -> Response:
 async def apply_template(service: Service, http: HttpRequest) -> Response:
     """POST /apply-template."""
     body = parsed(TemplateBody, await http.body())
-    return as_json({"prompt": service.slots.prepare(body.messages, body.chat_template_kwargs).text})
+    prepare = service.slots.prepare
+    found = await to_thread.run_sync(prepare, body.messages, body.chat_template_kwargs)
+    return as_json({"prompt": found.text})
 
 
 async def props(service: Service, _http: HttpRequest) -> Response:
@@ -175,6 +167,25 @@ async def slots(service: Service, http: HttpRequest) -> Response:
             for slot in found.all
         ]
     )
+
+
+def _tokens(service: Service, body: TextBody) -> list[int]:
+    return service.model.tokenize(
+        body.content, add_special=body.add_special, parse_special=body.parse_special
+    )
+
+
+def _infill(service: Service, body: InfillBody) -> Request:
+    prompt = infill_prompt(
+        service.model,
+        body.input_prefix,
+        body.input_suffix,
+        [(file.filename, file.text) for file in body.input_extra],
+        begun=body.prompt,
+        num_ctx=service.slots.num_ctx,
+        max_tokens=body.limit(),
+    )
+    return body.request(service, prompt)
 
 
 async def _answer(

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from anyio import to_thread
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -113,13 +114,13 @@ class OllamaGenerateBody(OllamaBody):
 async def chat(service: Service, http: HttpRequest) -> Response:
     """POST /api/chat."""
     body = parsed(OllamaChatBody, await http.body())
-    return await _answer(service, http, body.request(service), body.stream, is_chat=True)
+    return await _answer(service, http, body, is_chat=True)
 
 
 async def generate(service: Service, http: HttpRequest) -> Response:
     """POST /api/generate."""
     body = parsed(OllamaGenerateBody, await http.body())
-    return await _answer(service, http, body.request(service), body.stream, is_chat=False)
+    return await _answer(service, http, body, is_chat=False)
 
 
 async def tags(service: Service, _http: HttpRequest) -> Response:
@@ -149,11 +150,15 @@ async def version(_service: Service, _http: HttpRequest) -> Response:
 
 
 async def _answer(
-    service: Service, http: HttpRequest, request: Request, stream: bool, *, is_chat: bool
+    service: Service,
+    http: HttpRequest,
+    body: OllamaChatBody | OllamaGenerateBody,
+    *,
+    is_chat: bool,
 ) -> Response:
-    running = await service.begin(request)
+    running = await service.begin(await to_thread.run_sync(body.request, service))
     writer = _Writer(service, running, is_chat=is_chat)
-    if not stream:
+    if not body.stream:
         return await when_complete(http, running, writer.whole)
     await running.begun()
     return EventStream(running, writer.lines(), _failed, NDJSON)

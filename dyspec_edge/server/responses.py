@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from uuid import uuid4
 
+from anyio import to_thread
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -90,7 +91,7 @@ class ResponsesBody(SamplingFields):
 async def responses(service: Service, http: HttpRequest) -> Response:
     """POST /v1/responses."""
     body = parsed(ResponsesBody, await http.body())
-    running = await service.begin(body.request(service))
+    running = await service.begin(await to_thread.run_sync(body.request, service))
     writer = _Writer(service, running, body)
     if not body.stream:
         return await when_complete(http, running, writer.whole)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 
+from dyspec_edge.llama import Model
 from dyspec_edge.server import connection, guard
 from dyspec_edge.server.guard import Rules
 from dyspec_edge.server.run import ServerConfig
@@ -173,3 +177,39 @@ def test_every_answer_has_the_headers_of_a_careful_server(server: TinyServer) ->
     for answer in (page, server.http.get("/nowhere"), server.post(CHAT, BODY)):
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["x-frame-options"] == "DENY"
+
+
+LONG = {"max_tokens": 1, "n_predict": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "long"}], **LONG}),
+        ("/v1/completions", {"prompt": "long", **LONG}),
+        ("/completion", {"prompt": "long", **LONG}),
+        ("/tokenize", {"content": "long"}),
+        ("/api/generate", {"prompt": "long", "raw": True, "options": {"num_predict": 1}}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "long"}]}),
+    ],
+)
+def test_a_text_that_takes_long_to_tokenize_holds_nobody_up(
+    server: TinyServer, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    begun, may_go_on, tokenize = threading.Event(), threading.Event(), Model.tokenize
+
+    def slow(self: Model, text: str, **options: Any) -> list[int]:
+        if "long" in text:
+            begun.set()
+            may_go_on.wait(10)
+        return tokenize(self, text, **options)
+
+    monkeypatch.setattr(Model, "tokenize", slow)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.post, path, body)
+        try:
+            assert begun.wait(10)
+            assert server.http.get("/health", timeout=2).status_code == 200
+        finally:
+            may_go_on.set()
+        assert asked.result().status_code == 200
