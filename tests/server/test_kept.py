@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dyspec_edge.decode import saved
 from dyspec_edge.decode.draft.model import ModelDrafter
-from dyspec_edge.engine import Completion, Engine, Prompt, SamplingParams
+from dyspec_edge.engine import Completion, Engine, EngineConfig, Prompt, SamplingParams
 from dyspec_edge.engine.kept import KeptSessions
+from dyspec_edge.files import catalog, fetch
 from dyspec_edge.server.run import ServerConfig
 from tests.conftest import TinyPair
 from tests.engines import opened
-from tests.server.conftest import StartServer, TinyServer
+from tests.server.conftest import StartServer, TinyServer, running
 from tests.tiny_architectures import HYBRIDS, Architecture
 
 CHATS = ("the cat sat on the mat ", "a tree is on the hill ", "why is the leaf so green ")
@@ -123,3 +128,53 @@ def test_a_text_that_is_put_back_goes_on_as_if_it_had_stayed(
         assert found.stats.cached_tokens == len(read)
     with opened(*any_pair, policy=policy) as engine:
         assert reply(engine, longer).tokens == found.tokens
+
+
+def timed(server: TinyServer, turns: Turns, question: str) -> tuple[int, float]:
+    """Tokens that a further question left to read, and seconds to the first of the answer."""
+    turns.append({"role": "user", "content": question})
+    body = {"messages": turns, "max_tokens": 24, "temperature": 0, "stream": True}
+    started, seconds, text = time.perf_counter(), 0.0, ""
+    usage: dict[str, Any] = {}
+    body["stream_options"] = {"include_usage": True}
+    with server.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            event = json.loads(line[6:]) if line.startswith("data: {") else {}
+            for choice in event.get("choices", ()):
+                text += choice["delta"].get("content") or ""
+            seconds = seconds or (time.perf_counter() - started if text else 0.0)
+            usage = event.get("usage") or usage
+    turns.append({"role": "assistant", "content": text})
+    return usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"], seconds
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("pair", ["smollm2", "qwen2.5-coder"])
+def test_two_chats_of_a_real_model_and_their_titles(pair: str) -> None:
+    """From the caches, from memory, and read anew: `-s` shows the times."""
+    files = catalog.load()[pair]
+    target = fetch.ensure(files.target)
+    draft = target if files.draft is None else fetch.ensure(files.draft)
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    found: dict[str, list[int]] = {}
+    for where, num_conversations, cache_ram in (
+        ("from the caches", 4, 0),
+        ("from memory", 1, 2 << 30),
+        ("read anew", 1, 0),
+    ):
+        config = EngineConfig(
+            target, draft, num_ctx=2048, num_threads=2, num_conversations=num_conversations
+        )
+        with running(config, ServerConfig(pair, cache_ram=cache_ram)) as server:
+            server.http.timeout = 600.0
+            chats = [[{"role": "system", "content": readme[at : at + 1600]}] for at in (0, 1600)]
+            for number, question in enumerate(("What is this?", "Who needs it?", "And why?")):
+                for turns in chats:
+                    read, seconds = timed(server, turns, question)
+                    print(  # noqa: T201
+                        f"{pair}, {where}, question {number + 1}: {read} tokens read, "
+                        f"{seconds:.2f} s to the first text"
+                    )
+                    found.setdefault(where, []).extend([read] if number else [])
+                    server.text("Give this a title: " + question, max_tokens=6)
+    assert max(found["from the caches"] + found["from memory"]) < 48 < min(found["read anew"])

@@ -10,7 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from dyspec_edge.files import catalog, fetch
 from dyspec_edge.server import run
 from dyspec_edge.server.run import ServerConfig
 from tests import tiny
 from tests.engines import tiny_config
 from tests.server.conftest import running
+from tests.server.test_load import TIE, margin
 
 pytestmark = pytest.mark.peers
 
@@ -145,59 +147,44 @@ def ours(target: Path, tiny_dir: Path) -> Iterator[Peer]:
         yield Peer("dyspec-edge", found.http)
 
 
-@pytest.fixture(scope="module")
-def llama_server(target: Path) -> Iterator[Peer]:
+def llama_server_over(target: Path) -> AbstractContextManager[Peer]:
     if not LLAMA_SERVER:
         pytest.skip("LLAMA_SERVER names no llama-server")
+    options = (
+        "-fa off -ctk f32 -ctv f32 -t 1 -c 1024 -np 1 -ngl 0 --no-warmup "
+        "--host 127.0.0.1 --alias tiny"
+    )
 
     def command(port: int) -> list[str]:
-        exact = [
-            "-fa",
-            "off",
-            "-ctk",
-            "f32",
-            "-ctv",
-            "f32",
-            "-t",
-            "1",
-            "-c",
-            "1024",
-            "-np",
-            "1",
-            "-ngl",
-            "0",
-            "--no-warmup",
-        ]
-        where = ["--host", "127.0.0.1", "--port", str(port), "--alias", "tiny"]
-        return [LLAMA_SERVER, "-m", str(target), *exact, *where]
+        return [LLAMA_SERVER, "-m", str(target), *options.split(), "--port", str(port)]
 
-    with started("llama-server", command, "/health") as found:
+    return started("llama-server", command, "/health")
+
+
+def llama_cpp_python_over(target: Path) -> AbstractContextManager[Peer]:
+    if not PEER_PYTHON:
+        pytest.skip("LLAMA_CPP_PYTHON names no Python with llama-cpp-python[server]")
+    options = (
+        "--n_ctx 1024 --n_threads 1 --n_threads_batch 1 --type_k 0 --type_v 0 "
+        "--logits_all true --host 127.0.0.1 --model_alias tiny"
+    )
+
+    def command(port: int) -> list[str]:
+        module = [PEER_PYTHON, "-m", "llama_cpp.server", "--model", str(target)]
+        return [*module, *options.split(), "--port", str(port)]
+
+    return started("llama-cpp-python", command, "/v1/models")
+
+
+@pytest.fixture(scope="module")
+def llama_server(target: Path) -> Iterator[Peer]:
+    with llama_server_over(target) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def llama_cpp_python(target: Path) -> Iterator[Peer]:
-    if not PEER_PYTHON:
-        pytest.skip("LLAMA_CPP_PYTHON names no Python with llama-cpp-python[server]")
-
-    def command(port: int) -> list[str]:
-        exact = [
-            "--n_ctx",
-            "1024",
-            "--n_threads",
-            "1",
-            "--n_threads_batch",
-            "1",
-            "--type_k",
-            "0",
-            "--type_v",
-            "0",
-        ]
-        where = ["--host", "127.0.0.1", "--port", str(port), "--model_alias", "tiny"]
-        module = [PEER_PYTHON, "-m", "llama_cpp.server", "--model", str(target)]
-        return [*module, *exact, "--logits_all", "true", *where]
-
-    with started("llama-cpp-python", command, "/v1/models") as found:
+    with llama_cpp_python_over(target) as found:
         yield found
 
 
@@ -293,3 +280,35 @@ def test_stop_strings(ours: Peer, llama_server: Peer, llama_cpp_python: Peer, pa
         if path != "/completion":
             # It counts only the tokens whose text is shown.
             check(ours, llama_cpp_python, path, {**body, "stop": stop}, usage=False)
+
+
+QUESTIONS = (
+    "What is the capital of France?",
+    "Write a haiku about a tree.",
+    "Count from one to twenty.",
+    "Explain what a compiler does.",
+    "List five fruits and their colours.",
+)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("over", [llama_server_over, llama_cpp_python_over])
+@pytest.mark.parametrize("policy", ["none", "dyspec:8"])
+def test_a_real_model(over: Callable[[Path], AbstractContextManager[Peer]], policy: str) -> None:
+    """The same text, or another from where two tokens were nearly as likely."""
+    path = fetch.ensure(catalog.load()["smollm2"].target)
+    config = tiny_config(path, None if policy == "none" else path, policy=policy)
+    fields = {"temperature": 0, "repeat_penalty": 1.0, "max_tokens": 60, "model": "tiny"}
+    margins = []
+    with over(path) as peer, running(config, ServerConfig("tiny")) as server:
+        for question in QUESTIONS:
+            body = {"messages": [{"role": "user", "content": question}], **fields}
+            own = Peer("dyspec-edge", server.http).ask(CHAT, body, stream=False)
+            other = peer.ask(CHAT, body, stream=False)
+            if own != other:
+                found = server.chat(question, **fields, logprobs=True, top_logprobs=2)
+                likely = found["choices"][0]["logprobs"]["content"]
+                margins.append(margin(likely, other.text))
+    print(f"{over.__name__}, {policy}: {margins} of {len(QUESTIONS)}")  # noqa: T201
+    assert len(margins) < 3
+    assert max(margins, default=0.0) < TIE

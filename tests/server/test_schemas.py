@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jsonschema
 import pytest
 
 from dyspec_edge.decode.draft.ranking import Ranking
+from dyspec_edge.decode.grammar import Grammar
 from dyspec_edge.decode.loop import Conversation, Step
 from dyspec_edge.decode.policy import Nodes
 from dyspec_edge.decode.sampling import Sampler
 from dyspec_edge.decode.tree import TokenTree
-from dyspec_edge.engine import EngineConfig
-from dyspec_edge.files import catalog, fetch
-from dyspec_edge.server.run import ServerConfig
-from tests.server.conftest import TinyServer, running
+from dyspec_edge.text.json_schema import to_gbnf
+from tests.server.conftest import TinyServer
+from tests.test_structured_output import random_schema
 
 pytestmark = pytest.mark.model
 
@@ -37,16 +38,6 @@ INVOICE: dict[str, Any] = {
         "payment_has_been_received",
     ],
 }
-
-
-@pytest.fixture(scope="module")
-def real_server() -> Iterator[TinyServer]:
-    """SmolLM2 that drafts for itself."""
-    path = fetch.ensure(catalog.load()["smollm2"].target)
-    config = EngineConfig(path, path, policy="dyspec:8", num_ctx=2048, num_threads=1)
-    with running(config, ServerConfig("smollm2")) as found:
-        found.http.timeout = 600.0
-        yield found
 
 
 @pytest.fixture
@@ -100,3 +91,37 @@ def test_forced_text_takes_fewer_passes_with_the_grammar_in_the_tree(
     same = sum(a == b for a, b in zip(texts, others, strict=True))
     print(f"tokens a pass {tokens_per_pass:.2f}, without {fewer:.2f}; same texts {same}")  # noqa: T201
     assert tokens_per_pass > fewer
+
+
+def may_go_on(server: TinyServer, schema: Any, text: str) -> bool:
+    """Whether a text is the beginning of one that is valid."""
+    tokens = server.service.model.tokenize(text, add_special=False, parse_special=False)
+    grammar = Grammar(server.service.model, to_gbnf(schema))
+    num_fitting = grammar.num_following(tokens)
+    grammar.close()
+    return num_fitting == len(tokens)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(8))
+def test_200_random_schemas(real_server: TinyServer, seen: Counter[str], part: int) -> None:
+    """What ends is valid, what is cut begins something valid, and trees are at work."""
+    rng, reasons = random.Random(part), Counter[str]()
+    for seed in range(25):
+        schema = random_schema(rng)
+        text, reason = ask(
+            real_server,
+            schema,
+            seed=seed,
+            temperature=rng.choice([0.0, 0.8, 1.2]),
+            max_tokens=rng.choice([8, 40, 400]),
+        )
+        reasons[reason] += 1
+        if reason == "stop":
+            jsonschema.validate(json.loads(text), schema)
+        else:
+            assert may_go_on(real_server, schema, text), (schema, text)
+    print(f"{dict(reasons)}, {seen['tokens'] / seen['steps']:.2f} tokens a pass")  # noqa: T201
+    assert set(reasons) == {"stop", "length"}
+    assert seen["accepted"] > 100
+    assert seen["branches"] > 0
