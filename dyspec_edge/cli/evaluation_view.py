@@ -8,11 +8,14 @@ from rich.table import Table
 
 from dyspec_edge.decode.prices import milliseconds
 from dyspec_edge.drafts.evaluation import SHOWN_ROWS, Verdict
+from dyspec_edge.load.config import HEAD, SELF
 
 COLUMNS = (
     *("draft", "acceptance", "pays from", "pass of 1", "of 8", "best chain", "predicted"),
     *("measured", "95 %", "off by"),
 )
+
+NAMES = {HEAD: "mtp: the file's own head", SELF: "self: a copy in fewer bits"}
 
 
 def table(verdicts: Sequence[Verdict]) -> Table:
@@ -54,7 +57,7 @@ def _row(verdict: Verdict) -> list[str]:
     accepted = [f"{name} {share:.2f}" for name, share in verdict.acceptance.items()]
     times = [milliseconds(verdict.draft_seconds[n]) for n in SHOWN_ROWS]
     return [
-        verdict.draft.name,
+        NAMES.get(verdict.draft, verdict.draft.name),
         "\n".join(accepted),
         "never" if verdict.break_even is None else f"{verdict.break_even:.2f}",
         *times,

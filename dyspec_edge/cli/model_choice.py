@@ -64,7 +64,19 @@ def engine_config(typed: Mapping[str, Any], terminal: Terminal) -> EngineConfig:
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     template = options.chat_template(typed["chat_template"])  # before anything is fetched
     target, draft = choose(typed, terminal)
-    return options.engine_config({**typed, "chat_template": template}, target, draft)
+    config = options.engine_config({**typed, "chat_template": template}, target, draft)
+    return with_self_copy(config, terminal)
+
+
+def with_self_copy(config: EngineConfig, terminal: Terminal) -> EngineConfig:
+    """The same with a file as its draft where that is "self"; errors as of `self_draft.ensure`.
+
+    Here and not while the engine loads, in a thread: Ctrl-C ends it, and nothing is left behind.
+    """
+    from dyspec_edge.load import self_draft
+
+    with Bar(terminal, delay=0.3) as bar:
+        return self_draft.resolved(config, lambda label, done: bar.update(label, done, 1.0))
 
 
 def find_pair(name: str) -> Pair:

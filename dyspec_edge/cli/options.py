@@ -80,7 +80,8 @@ _MODEL_OPTIONS = (
     _option(_MODEL, "-m", "--model", type=_FILE, metavar="FILE", help="The target, a GGUF file."),
     _option(_MODEL, "-md", "--model-draft", "--spec-draft-model", type=_FILE, metavar="FILE",
             help="The draft: a small model of the same family; mtp: the head in the target's own "
-                 "file, which also drafts where no draft is named; none: not even that."),
+                 "file, which also drafts where no draft is named; self: a copy of the target in "
+                 "fewer bits, made once and kept; none: not even the head."),
     _option(_MODEL, "--pair", metavar="NAME",
             help="Target and draft from the catalog (dyspec-edge models)."),
     _option(_MODEL, "-hf", "--hf-repo", metavar="USER/REPO[:QUANT]",

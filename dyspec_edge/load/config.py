@@ -17,8 +17,9 @@ MAX_THREADS = 512
 """ggml's own limit; it crashes far above."""
 
 
-HEAD, NO_DRAFT = Path("mtp"), Path("none")
-"""What may stand in place of a draft's file: the head in the target's own, and nothing."""
+HEAD, SELF, NO_DRAFT = Path("mtp"), Path("self"), Path("none")
+"""What may stand in place of a draft's file: the head in the target's own, a copy of the target in
+fewer bits, and nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class EngineConfig:
     Attributes:
         model, draft: GGUF files, of split ones the first shard (-m, -md). The draft may be "mtp",
             the multi-token-prediction head in the target's file, which is also used where there is
-            one and no draft is named; "none": not even that.
+            one and no draft is named; "self": a copy of the target in fewer bits, which is made
+            at the first load and kept; "none": not even the head.
         num_ctx, num_ctx_draft: usable tokens; None for the default, 0 for the model's own training
             length; a draft never has more than the target (-c, -cd).
         num_conversations: how many can be open at the same time, each of `num_ctx` tokens.
@@ -98,7 +100,7 @@ class EngineConfig:
     @property
     def draft_file(self) -> Path | None:
         """The draft's own file, if there is one."""
-        return None if self.draft in (HEAD, NO_DRAFT) else self.draft
+        return None if self.draft in (HEAD, SELF, NO_DRAFT) else self.draft
 
     @property
     def cache_types(self) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from dyspec_edge.files import stores
 from dyspec_edge.files.model_file import FileReport, inspect_file
 from dyspec_edge.files.pair import PairReport, require_pair, require_target
 from dyspec_edge.llama import rpc
+from dyspec_edge.load import self_draft
 from dyspec_edge.load.calibration import Calibrator, file_key
 from dyspec_edge.load.config import EngineConfig
 from dyspec_edge.load.disk_cache import DiskCache
@@ -157,6 +158,7 @@ def open_models(config: EngineConfig, on_progress: Progress | None = None) -> Mo
         ModelFileError, VocabularyError, DeviceError, OptionError: as their names say; nothing
             stays open.
     """
+    config = self_draft.resolved(config, on_progress)
     config.check()
     llama.set_verbose(config.verbose)
     asked = parse(config.policy or DEFAULT, np.empty(0, np.int32))

@@ -84,6 +84,58 @@ def trim(file: Path, out: Path, keep: int, corpus: Sequence[Path]) -> None:
     terminal.text(f"{out}: {keep:,} of {report.num_vocab:,} tokens, {size}{share}")
 
 
+@draft.command("self", short_help="Make a draft of the target itself, in fewer bits.")
+@click.option(
+    "-m", "--model", "model", required=True, type=click.Path(path_type=Path), metavar="TARGET.gguf",
+    help="The target.",
+)  # fmt: skip
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), metavar="OUT.gguf",
+    help="Write the copy there, to compare recipes. [default: what -md self loads]",
+)  # fmt: skip
+@click.option(
+    "--quant", type=click.Choice(("Q2_K", "Q3_K_S", "Q3_K_M", "Q4_K_M")),
+    help="Type of its weights; with -o only.",
+)  # fmt: skip
+@click.option(
+    "--drop", type=options.TEXT, metavar="LAYER,...",
+    help="Layers to leave out; with -o only, and where all layers are alike.",
+)  # fmt: skip
+def make_self(model: Path, out: Path | None, quant: str | None, drop: str | None) -> None:
+    """Make a draft for any target: a copy of it in fewer bits.
+
+    -md self makes and loads the same; draft evaluate says whether it pays.
+    """
+    from dyspec_edge.files.output import require_place
+    from dyspec_edge.files.transfer import format_bytes
+    from dyspec_edge.load import self_draft
+
+    terminal = Terminal()
+    if out is None and (quant or drop):
+        raise OptionError("--quant and --drop need -o OUT.gguf: -md self has one recipe")
+    recipe = self_draft.Recipe(quant or self_draft.RECIPE.kind, _layers(drop))
+    if out is not None:
+        require_place("-o", out)
+    with Bar(terminal, delay=0.3) as bar:
+
+        def tell(label: str, done: float) -> None:
+            bar.update(label, done, 1.0)
+
+        if out is None:
+            out = self_draft.ensure(model, tell)
+        else:
+            self_draft.make(model, out, recipe, tell)
+    size = f"{format_bytes(out.stat().st_size)} of {format_bytes(model.stat().st_size)}"
+    terminal.text(f"{out}: {size}")
+
+
+def _layers(typed: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(word) for word in (typed or "").split(",") if word}))
+    except ValueError:
+        raise OptionError(f"--drop {typed}: name layers by their numbers, as 5,6,7") from None
+
+
 @draft.command(short_help="Say which of several drafts pays on this machine.")
 @options.evaluation_options
 def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: Any) -> int:
@@ -99,23 +151,30 @@ def evaluate(drafts: Sequence[Path], out: Path | None, as_json: bool, **typed: A
     from dyspec_edge.files import stores
     from dyspec_edge.files.model_file import inspect_file
     from dyspec_edge.files.pair import require_pair
-    from dyspec_edge.load.config import HEAD, NO_DRAFT
+    from dyspec_edge.load import self_draft
+    from dyspec_edge.load.config import HEAD, NO_DRAFT, SELF
+    from dyspec_edge.load.speculation import drafts_by_head
 
     terminal = Terminal()
-    if not drafts:
-        raise OptionError("no draft to judge; name one or more with -md")
     typed |= {"model_draft": None, "hf_repo_draft": None, "pair": None, "rounds": 1, "fresh": False}
     config = model_choice.engine_config({**typed, "policy": None, "verify": "match"}, terminal)
     target = inspect_file(config.model)
     for file in drafts:
-        if file != HEAD:
+        if file not in (HEAD, SELF):
             require_pair(target, inspect_file(file))
+    if drafts_by_head(config, target):
+        drafts = (*drafts, HEAD)
+    if self_draft.is_made(config.model):
+        drafts = (*drafts, SELF)
+    if not drafts:
+        raise OptionError("no draft to judge; name one or more with -md, or -md self")
     if out is None:
         out = stores.cache_dir() / "evaluations.jsonl"
         out.parent.mkdir(parents=True, exist_ok=True)
     found, journal = [], Journal(out)
     for path in (*dict.fromkeys(drafts), None):
         config = replace(config, draft=NO_DRAFT if path is None else path)
+        config = model_choice.with_self_copy(config, terminal)
         guess = () if path is None else (evaluation.GUESS,)
         policies = ("none", *guess, evaluation.JUDGED)
         wanted = bench.wanted_runs({**typed, "policies": policies})
