@@ -170,6 +170,18 @@ class Layers(_ParamType):
         return int(value)
 
 
+class Kept(_ParamType):
+    """A number of tokens, or "auto" (None)."""
+
+    name = "N|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | None:
+        """The typed text as a value; fails with a line for the user."""
+        return None if value == "auto" else Size(1).convert(value, param, ctx)
+
+
 class Bias(_ParamType):
     """TOKEN_ID+BIAS or TOKEN_ID-BIAS."""
 

@@ -19,8 +19,23 @@ from dyspec_edge import llama
 from dyspec_edge.errors import OptionError
 from dyspec_edge.files.model_file import FileReport
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 16
 """Characters of a corpus that are tokenized at a time."""
+
+
+def ranked(report: FileReport, counts: Counter[int]) -> tuple[npt.NDArray[np.int32], int]:
+    """All tokens, the most useful first: int32[vocabulary]; and how many are always kept.
+
+    Args:
+        report: of the draft.
+        counts: how often a corpus has each token.
+    """
+    tokens = np.arange(report.num_vocab, dtype=np.int32)
+    always = np.array([_is_indispensable(report, int(t)) for t in tokens], bool)
+    worth = np.array([counts[int(t)] for t in tokens])
+    padding = np.array([report.is_padding(int(t)) for t in tokens], bool)
+    order = np.lexsort((tokens, -worth, padding, ~always))
+    return tokens[order], int(always.sum())
 
 
 def choose(report: FileReport, num: int, counts: Counter[int]) -> npt.NDArray[np.int32]:
@@ -34,29 +49,25 @@ def choose(report: FileReport, num: int, counts: Counter[int]) -> npt.NDArray[np
     Raises:
         OptionError: another number.
     """
-    always = [t for t in range(report.num_vocab) if _is_indispensable(report, t)]
-    if not len(always) <= num <= report.num_vocab:
+    order, num_always = ranked(report, counts)
+    if not num_always <= num <= report.num_vocab:
         raise OptionError(
             f"--keep {num}: {report.path.name} has {report.num_vocab:,} tokens, of which "
-            f"{len(always):,} are always kept"
+            f"{num_always:,} are always kept"
         )
-    rest = np.setdiff1d(np.arange(report.num_vocab, dtype=np.int32), always)
-    worth = np.array([counts[int(t)] for t in rest])
-    padding = np.array([report.is_padding(int(t)) for t in rest], bool)
-    order = np.lexsort((rest, -worth, padding))
-    kept = np.concatenate([np.array(always, np.int32), rest[order[: num - len(always)]]])
-    return np.sort(kept).astype(np.int32)
+    return np.sort(order[:num])
 
 
 def count_tokens(
     model: llama.Model, paths: Sequence[Path], on_progress: Callable[[float], None]
-) -> Counter[int]:
-    """How often text files, read as UTF-8, have each token of the model.
+) -> tuple[Counter[int], Counter[int]]:
+    """How often text files, read as UTF-8, have each token of the model, by alternate blocks.
 
     Raises:
         OptionError: a file that cannot be read.
     """
-    counts: Counter[int] = Counter()
+    counts: tuple[Counter[int], Counter[int]] = Counter(), Counter()
+    num_blocks = 0
     for number, path in enumerate(paths):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -64,7 +75,10 @@ def count_tokens(
             raise OptionError(f"--corpus {path}: {error.strerror or error}") from error
         for start in range(0, len(text), _BLOCK):
             block = text[start : start + _BLOCK]
-            counts.update(model.tokenize(block, add_special=False, parse_special=False))
+            counts[num_blocks % 2].update(
+                model.tokenize(block, add_special=False, parse_special=False)
+            )
+            num_blocks += 1
             on_progress((number + start / len(text)) / len(paths))
     return counts
 

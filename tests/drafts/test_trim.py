@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
 from dyspec_edge.cli.main import cli
-from dyspec_edge.drafts import kept_tokens
+from dyspec_edge.drafts import kept_size, kept_tokens
 from dyspec_edge.drafts.trim import require_whole, trim
 from dyspec_edge.errors import ModelFileError, OptionError, VocabularyError
 from dyspec_edge.files.model_file import inspect_file
@@ -132,6 +132,26 @@ def test_frequent_tokens_are_kept_then_low_ids_and_always_bytes_and_special_ones
             kept_tokens.choose(report, num, Counter())
 
 
+def test_as_many_tokens_are_kept_as_pay_for_their_rows() -> None:
+    order = np.arange(40_960, dtype=np.int32)
+    always = kept_size.STEP
+    # Three quarters of the text are 4,096 tokens, a quarter is spread over the others.
+    text = Counter(dict.fromkeys(range(4096), 30))
+    text.update(dict.fromkeys(range(4096, 40960), 1))
+    sizes = [kept_size.best_size(order, always, text, share) for share in (0.0, 0.2, 0.5, 0.9)]
+    assert sizes[0] == 40_960, "rows that cost nothing stay"
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 40_960
+    assert all(size % kept_size.STEP == 0 for size in sizes)
+    few = Counter(dict.fromkeys(range(100), 30))
+    assert kept_size.best_size(order, always, few, 0.5) == always, "the rest is never needed"
+
+
+def test_the_output_layer_is_a_share_of_a_pass(tiny_pair: TinyPair) -> None:
+    with Model(tiny_pair.draft) as model:
+        assert 0 <= kept_size.output_share(model, 1) < 1
+
+
 def test_a_trimmed_model_says_what_the_whole_one_says(tiny_pair: TinyPair, tmp_path: Path) -> None:
     path = trimmed(tiny_pair.draft, tmp_path / "out.gguf")
     with Model(path) as cut, Model(tiny_pair.draft) as whole:
@@ -239,7 +259,12 @@ def test_the_command_counts_a_corpus(tiny_pair: TinyPair, tmp_path: Path) -> Non
     assert "100.00% of the corpus" in result.output
     texts = [text.decode() for text in inspect_file(out).tokens]
     assert {"\u2581the", "\u2581tree", "\u2581leaf"} <= set(texts)
+    automatic = CliRunner().invoke(cli, [*typed, "auto", "--corpus", str(corpus)])
+    assert automatic.exit_code == 0, automatic.output
+    assert "of a pass of" in automatic.output
+    assert inspect_file(out).num_vocab <= len(tiny.VOCABULARY)
     for end, words in (
+        (["auto"], "--keep auto needs --corpus FILE"),
         (["9", "--corpus", str(corpus)], "are always kept"),
         (["300", "--corpus", "nowhere"], "--corpus nowhere: No such file"),
     ):

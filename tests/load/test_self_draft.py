@@ -135,7 +135,7 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
 
 
 def test_llama_cpp_s_refusal_is_one_line(tiny_pair: TinyPair, tmp_path: Path) -> None:
-    """More layers left out than there are."""
+    """A folder that is not there."""
     with pytest.raises(ModelFileError) as error:
         make(tiny_pair.target, tmp_path / "nowhere" / "out.gguf", Recipe())
     assert "\n" not in str(error.value)

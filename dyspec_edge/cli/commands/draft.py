@@ -15,7 +15,7 @@ import click
 
 from dyspec_edge.cli import background, model_choice, options
 from dyspec_edge.cli.commands import bench
-from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup
+from dyspec_edge.cli.syntax import INTERRUPTED, CommandGroup, Kept
 from dyspec_edge.cli.terminal import Bar, Terminal
 from dyspec_edge.errors import DyspecError, OptionError
 
@@ -42,46 +42,57 @@ def draft() -> None:
 @click.option(
     "--keep",
     required=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Tokens that are left; special ones and single bytes always are.",
+    type=Kept(),
+    metavar="N|auto",
+    help="Tokens that are left; special ones and single bytes always are. auto: as many as pay for "
+    "their rows on the corpus.",
 )
 @click.option(
     "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
     help="Text like what you will generate; its most frequent tokens are kept.",
 )  # fmt: skip
-def trim(file: Path, out: Path, keep: int, corpus: Sequence[Path]) -> None:
+def trim(file: Path, out: Path, keep: int | None, corpus: Sequence[Path]) -> None:
     """Cut the rows of all but N tokens out of a draft: a pass over it then costs less.
 
     Without --corpus, or where it has seen too few, the lowest ids are kept: tokenizers number their
     tokens by frequency.  Text stays exactly what the target alone would write; what is cut out is
     never proposed.
     """
-    from dyspec_edge.drafts import kept_tokens
+    from dyspec_edge.drafts import kept_size, kept_tokens
     from dyspec_edge.drafts.trim import require_whole
     from dyspec_edge.drafts.trim import trim as write
     from dyspec_edge.files.model_file import inspect_file
     from dyspec_edge.files.output import require_place
     from dyspec_edge.files.transfer import format_bytes
     from dyspec_edge.llama import Model
+    from dyspec_edge.load.machine import physical_cores
 
     terminal = Terminal()
+    if keep is None and not corpus:
+        raise OptionError("--keep auto needs --corpus FILE: what is lost is counted there")
     require_place("-o", out)
     report = inspect_file(file)
     require_whole(report)
     with Bar(terminal) as bar:
-        counts = Counter[int]()
+        halves = Counter[int](), Counter[int]()
         if corpus:
             with Model(file) as model:
-                counts = kept_tokens.count_tokens(
+                halves = kept_tokens.count_tokens(
                     model, corpus, lambda done: bar.update("counting tokens", done, 1.0)
                 )
-        kept = kept_tokens.choose(report, keep, counts)
+                if keep is None:
+                    bar.update("timing passes", 0.0, 1.0)
+                    taken = kept_size.output_share(model, physical_cores())
+                    order = kept_tokens.ranked(report, halves[0])
+                    keep = kept_size.best_size(*order, halves[1], taken)
+                    terminal.notice(f"the output layer is {taken:.0%} of a pass of {file.name}")
+        counts = halves[0] + halves[1]
+        kept = kept_tokens.choose(report, keep or 0, counts)
         write(report, kept, out, lambda done: bar.update(f"writing {out.name}", done, 1.0))
     covered = sum(counts[int(token)] for token in kept)
     share = f"; they cover {covered / counts.total():.2%} of the corpus" if counts else ""
     size = f"{format_bytes(out.stat().st_size)} instead of {format_bytes(report.file_size)}"
-    terminal.text(f"{out}: {keep:,} of {report.num_vocab:,} tokens, {size}{share}")
+    terminal.text(f"{out}: {len(kept):,} of {report.num_vocab:,} tokens, {size}{share}")
 
 
 @draft.command("self", short_help="Make a draft of the target itself, in fewer bits.")
