@@ -52,7 +52,7 @@ def advice(verdict: Verdict | None) -> str:
 
 def _row(verdict: Verdict) -> list[str]:
     measured = [f"{verdict.measured:.2f}x", _interval(verdict)]
-    if verdict.draft is None:
+    if verdict.draft is None or verdict.predicted is None or verdict.error is None:
         return ["copies only", *[""] * 6, *measured]
     accepted = [f"{name} {share:.2f}" for name, share in verdict.acceptance.items()]
     times = [milliseconds(verdict.draft_seconds[n]) for n in SHOWN_ROWS]

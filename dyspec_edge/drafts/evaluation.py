@@ -61,7 +61,8 @@ class Verdict:
         draft_seconds: of a pass, by rows.
         break_even: acceptance from which on a chain gains; None if even 0.98 is too little.
         best_chain: length of the best chain at the acceptance that was found; 0: none gains.
-        predicted: speedup of the best chain in each group, geometric mean; 1 without a draft.
+        predicted: what `JUDGED` should gain: in each group what the best chain does, or copies
+            alone where those gain more, geometric mean; None without a draft.
         measured, low, high: speedup of `JUDGED` over plain decoding: geometric mean of the groups'
             medians and its 95 % interval (None where a group has a single run).
         num_left_out: disturbed runs.
@@ -72,16 +73,16 @@ class Verdict:
     draft_seconds: Mapping[int, float]
     break_even: float | None
     best_chain: int
-    predicted: float
+    predicted: float | None
     measured: float
     low: float | None
     high: float | None
     num_left_out: int = 0
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """Of the prediction, as a fraction of what was measured."""
-        return self.predicted / self.measured - 1
+        return None if self.predicted is None else self.predicted / self.measured - 1
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -100,24 +101,26 @@ def judge(found: Sequence[Runs]) -> list[Verdict]:
         for line in _undisturbed(runs, "none"):
             plain.setdefault(line["run"]["prompt"], []).append(decode_rate(line["result"]))
     base = {prompt: statistics.median(speeds) for prompt, speeds in plain.items()}
-    return [_verdict(runs, base) for runs in found]
+    copies = next((_gains(runs, base) for runs in found if runs.draft is None), {})
+    least = {group: float(np.exp(np.median(logs))) for group, logs in copies.items()}
+    return [_verdict(runs, base, least) for runs in found]
 
 
-def _verdict(runs: Runs, base: Mapping[str, float]) -> Verdict:
+def _verdict(runs: Runs, base: Mapping[str, float], copies: Mapping[str, float]) -> Verdict:
     prices = runs.prices
     guesses = [line for line in runs.lines if line["run"]["policy"] == GUESS]
     groups = _acceptance(guesses, "group")
     mean = float(np.mean(list(groups.values()))) if groups else 0.0
-    predicted = [prices.speedup(a) for a in groups.values()]
+    predicted = [max(prices.speedup(a), copies.get(name, 1.0)) for name, a in groups.items()]
+    measured, low, high = _mean(list(_gains(runs, base).values()))
     kept = _undisturbed(runs, JUDGED)
-    measured, low, high = _speedup(kept, base)
     return Verdict(
         draft=runs.draft,
         acceptance=_acceptance(guesses, "category"),
         draft_seconds={} if prices.draft is None else _points(prices),
         break_even=break_even(prices.speedup) if prices.draft is not None else None,
         best_chain=best_chain(prices, mean),
-        predicted=float(np.exp(np.mean(np.log(predicted)))) if predicted else 1.0,
+        predicted=float(np.exp(np.mean(np.log(predicted)))) if predicted else None,
         measured=measured,
         low=low,
         high=high,
@@ -139,23 +142,26 @@ def _slowness(stats: Mapping[str, Any], target: CostCurve) -> float:
     return float(stats["target_seconds"] / (steps * target.at(rows)))
 
 
-def _speedup(
-    lines: Sequence[Line], base: Mapping[str, float]
-) -> tuple[float, float | None, float | None]:
+def _gains(runs: Runs, base: Mapping[str, float]) -> dict[str, Values]:
+    """Logarithms of the speedups of `JUDGED`, by group of prompts."""
     groups: dict[str, list[float]] = {}
-    for line in lines:
+    for line in _undisturbed(runs, JUDGED):
         speed, run = decode_rate(line["result"]), line["run"]
         plain = base.get(run["prompt"], 0.0)
         if speed > 0 and plain > 0:  # an empty reply has no speed
             groups.setdefault(run["group"], []).append(float(np.log(speed / plain)))
     if not groups:
         raise DyspecError("no prompt was answered with and without drafts; give longer replies, -n")
-    logs = [np.array(found) for found in groups.values()]
-    value = float(np.exp(np.mean([np.median(found) for found in logs])))
-    if min(map(len, logs)) < 2:
+    return {name: np.array(found) for name, found in groups.items()}
+
+
+def _mean(groups: Sequence[Values]) -> tuple[float, float | None, float | None]:
+    """Of the groups' medians, and its interval."""
+    value = float(np.exp(np.mean([np.median(logs) for logs in groups])))
+    if min(map(len, groups)) < 2:
         return value, None, None
     random = np.random.default_rng(0)
-    means = np.mean([_resampled_medians(found, random) for found in logs], axis=0)
+    means = np.mean([_resampled_medians(logs, random) for logs in groups], axis=0)
     low, high = np.exp(np.percentile(means, PERCENTILES)).tolist()
     return value, low, high
 

@@ -69,10 +69,11 @@ def test_drafts_are_judged_by_their_runs(
     assert [perfect["draft"], part["draft"]] == [str(tiny_equal.draft), str(cut)]
     assert perfect["acceptance"] == {"coding": 1.0, "qa": 1.0}
     assert 0 < part["acceptance"]["qa"] < 1
-    assert (copies["draft"], copies["acceptance"], copies["predicted"]) == (None, {}, 1.0)
+    assert (copies["draft"], copies["acceptance"], copies["predicted"]) == (None, {}, None)
     for row in document["drafts"]:
         assert row["low"] is None or row["low"] <= row["measured"] <= row["high"]
-        assert row["prediction_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+        if row["draft"] is not None:
+            assert row["prediction_error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     runs = tmp_path / "cache" / "evaluations.jsonl"
     lines = read_lines(runs)
     assert len(lines) == len(PROMPTS) * (3 + 3 + 2)
@@ -202,9 +203,22 @@ def test_a_prediction_is_the_mean_over_groups_and_its_error_what_was_measured() 
     assert found.predicted == pytest.approx((prices.speedup(0.9) * 1.0) ** 0.5)
     assert found.measured == pytest.approx(1.44)
     assert found.low is None
-    assert found.error == pytest.approx(found.predicted / 1.44 - 1)
+    assert found.error == pytest.approx((found.predicted or 0) / 1.44 - 1)
     assert found.draft_seconds == {1: 0.5, 8: 0.6, 128: 0.7}
     short = Prices(FLAT, CostCurve((1, 15), (0.5, 1.9)))
     (found,) = judge([Runs(Path("d"), runs, short)])
     assert found.draft_seconds == pytest.approx({1: 0.5, 8: 1.2, 15: 1.9})
     assert evaluation.GUESS == "chain:1"
+
+
+def test_where_copies_gain_more_than_a_draft_they_are_what_is_predicted() -> None:
+    flat = Prices(FLAT, CostCurve((1, 128), (0.5, 0.5)))
+    drafted = [
+        line(policy, group, 1.0, accepted=accepted, drafted=10)
+        for group, accepted in (("x", 9), ("y", 1))
+        for policy in ("none", "chain:1", "priced")
+    ]
+    copied = [line(p, g, s) for g in "xy" for p, s in (("none", 1.0), ("priced", 1.2))]
+    found, copies = judge([Runs(Path("d"), drafted, flat), Runs(None, copied, Prices(FLAT))])
+    assert copies.predicted is None
+    assert found.predicted == pytest.approx((flat.speedup(0.9) * 1.2) ** 0.5)
