@@ -189,7 +189,10 @@ def tiny_hybrid(tiny_dir: Path) -> Callable[..., TinyPair]:
 
 @pytest.fixture(scope="session")
 def tiny_headed(tiny_dir: Path) -> Callable[..., TinyPair]:
-    """`tiny_headed(architecture)`: a target whose head is right about half the time."""
+    """`tiny_headed(architecture)`: a target whose head is right about half the time.
+
+    That of hy_v3 has three layers.
+    """
 
     def make(architecture: Architecture, *, layer_gain: float = 0.25) -> TinyPair:
         path = tiny_dir / f"headed-{architecture}-{layer_gain}.gguf"
@@ -197,7 +200,7 @@ def tiny_headed(tiny_dir: Path) -> Callable[..., TinyPair]:
             tiny.write_model(
                 path,
                 architecture=architecture,
-                num_heads=1,
+                num_heads=3 if architecture == "hy_v3" else 1,
                 layer_gain=layer_gain,
                 chat_template=tiny.CHATML,
             )

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
 from dyspec_edge.decode.draft.head import HeadDrafter
+from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.draft.layered_head import LayeredHeadDrafter
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.loop import Conversation, Step
@@ -68,7 +70,7 @@ def open_context(
     num_sequences: int = 1,
     num_outputs: int = 64,
     num_snapshots: int | None = None,
-    is_head: bool = False,
+    head_layer: int | None = None,
     gives_states: bool = False,
 ) -> Context:
     """A context whose logits do not depend on the shape of a batch."""
@@ -82,7 +84,7 @@ def open_context(
         type_k="f32",
         type_v="f32",
         num_snapshots=num_snapshots,
-        is_head=is_head,
+        head_layer=head_layer,
         gives_states=gives_states,
     )
 
@@ -184,13 +186,17 @@ def opened_decoder(
             stack.callback(context.close)
             return Cache(context, capacity)
 
-        drafter: ModelDrafter | None = None
+        drafter: Drafter | None = None
         if with_head and chosen.uses_draft:
-            head = cache(model, num_ctx, is_head=True)
-            drafter = HeadDrafter(head, num_ctx=num_ctx, vocab_limit=model.num_vocab)
+            num_layers = inspect_file(pair.target).num_head_layers
+            heads = [cache(model, num_ctx, head_layer=layer) for layer in range(num_layers)]
+            if num_layers > 1:
+                drafter = LayeredHeadDrafter(heads, num_ctx=num_ctx, vocab_limit=model.num_vocab)
+            else:
+                drafter = HeadDrafter(heads[0], num_ctx=num_ctx, vocab_limit=model.num_vocab)
         elif chosen.uses_draft and with_draft:
             draft_model = stack.enter_context(Model(pair.draft, num_gpu_layers=gpu_layers))
-            drafter = ModelDrafter(
+            drafter = own = ModelDrafter(
                 cache(
                     draft_model,
                     num_ctx_draft or num_ctx,
@@ -201,7 +207,7 @@ def opened_decoder(
                 excluded=excluded,
                 temperature=draft_temperature,
             )
-            assert not device_sampling or drafter.attach_backend_sampler()
+            assert not device_sampling or own.attach_backend_sampler()
         verifier: Verifier = MatchVerifier()
         if verify == "residual":
             verifier = chosen.residual_verifier()

@@ -3,6 +3,7 @@
     llama       attention
     gemma3      attention, a sliding window in five of six layers
     glm4moe     attention, experts, and perhaps a head that predicts one token more (MTP)
+    hy_v3       attention, and perhaps a head of several layers
     mamba       a recurrent state
     jamba       a recurrent state in every other layer, attention in the others
     lfm2        short convolutions in two layers of three, attention in the others
@@ -26,7 +27,7 @@ Draw = Callable[..., Array]
 """(rows, columns, gain): random numbers of the deviation gain / sqrt(columns)."""
 
 Architecture = Literal[
-    "llama", "gemma3", "glm4moe", "mamba", "jamba", "lfm2", "qwen35", "nemotron_h"
+    "llama", "gemma3", "glm4moe", "hy_v3", "mamba", "jamba", "lfm2", "qwen35", "nemotron_h"
 ]
 
 NUM_EMBD = 64
@@ -39,6 +40,7 @@ NUM_LAYERS: dict[Architecture, int] = {
     "llama": 2,
     "gemma3": 6,
     "glm4moe": 2,
+    "hy_v3": 2,
     "mamba": 2,
     "jamba": 4,
     "lfm2": 3,
@@ -102,6 +104,8 @@ def add_keys(writer: gguf.GGUFWriter, architecture: Architecture, *, num_heads: 
         writer.add_layer_norm_eps(1e-5)
     if architecture == "lfm2":
         writer.add_uint32("lfm2.shortconv.l_cache", _KERNEL)
+    if architecture == "hy_v3":
+        writer.add_expert_feed_forward_length(_EXPERT_FF)
     if architecture == "glm4moe":
         writer.add_expert_count(_EXPERTS)
         writer.add_expert_used_count(2)
@@ -137,6 +141,10 @@ def layer(draw: Draw, architecture: Architecture, index: int, *, is_head: bool) 
         case "glm4moe":
             feed_forward = _experts(draw) if index else _feed_forward(draw)
             parts = _norms("attn_norm", "post_attention_norm") | _attention(draw) | feed_forward
+            return parts | (_head(draw) if is_head else {})
+        case "hy_v3":
+            parts = _norms("attn_norm", "ffn_norm") | _attention(draw) | _head_norms()
+            parts |= _feed_forward(draw)
             return parts | (_head(draw) if is_head else {})
     parts = _norms("attn_norm") | _attention(draw) | _norms("ffn_norm") | _feed_forward(draw)
     if architecture == "gemma3":
@@ -290,7 +298,7 @@ def _mamba2(draw: Draw) -> dict[str, Array]:
 
 def _head(draw: Draw) -> dict[str, Array]:
     """Where layers add little, it says what the model itself would say after the token."""
-    projection = draw(NUM_EMBD, 2 * NUM_EMBD, 0.1)
+    projection = draw(NUM_EMBD, 2 * NUM_EMBD, 0.05)
     projection[0] = 0
     projection[:, :NUM_EMBD] += np.eye(NUM_EMBD, dtype=np.float32)
     return _norms("nextn.enorm", "nextn.hnorm") | {"nextn.eh_proj.weight": projection}

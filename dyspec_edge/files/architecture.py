@@ -96,6 +96,9 @@ _HEADS = frozenset({"glm4moe", "nemotron_h_moe", "qwen35", "qwen35moe"})
 """Those for whose heads llama.cpp has a graph of one layer, with an ordinary cache, that leaves a
 hidden state at every row; with other files several of its calls abort the process."""
 
+_LAYERED_HEADS = frozenset({"hy_v3"})
+"""The same with a graph for each of several layers."""
+
 _BY_TYPE: dict[str, Kind] = {
     "adapter": "adapter",
     "imatrix": "importance-matrix",
@@ -161,4 +164,6 @@ def state_of(kind: Kind, architecture: str) -> State:
 
 def runs_head(architecture: str, num_layers: int) -> bool:
     """Whether a multi-token-prediction head of so many layers can draft here."""
+    if architecture in _LAYERED_HEADS:
+        return num_layers > 0
     return architecture in _HEADS and num_layers == 1

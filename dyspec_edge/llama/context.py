@@ -52,13 +52,14 @@ class Context(native.Used):
         type_k, type_v: a key of `CACHE_TYPES`.
         num_snapshots: of a recurrent state, for each sequence; None for a model without a state
             that can be saved.
-        is_head: of the multi-token-prediction head in the model's file, which has a cache of its
-            own; the file must have one that llama.cpp runs, or the process aborts.
+        head_layer: the context is that of a layer, from 0, of the multi-token-prediction head in
+            the model's file, and has a cache of its own; the file must have that layer and
+            llama.cpp a graph for it, or the process aborts.
         gives_states: passes leave hidden states, as a head needs them.
 
     Attributes:
         num_snapshots: those that llama.cpp keeps.
-        is_head: as was asked for.
+        is_head: whether it is a head's.
         gives_states: whether `hidden_states` may be asked for.
         abort_flag: what passes look at; set it to stop them.
         backend_sampler: finds candidates where the logits are, or None; with it no logits come to
@@ -80,7 +81,7 @@ class Context(native.Used):
         type_k: str = "f16",
         type_v: str = "f16",
         num_snapshots: int | None = None,
-        is_head: bool = False,
+        head_layer: int | None = None,
         gives_states: bool = False,
         adapters: Sequence[Any] = (),
     ) -> None:
@@ -89,6 +90,7 @@ class Context(native.Used):
                 f"{num_sequences} sequences asked for; a context has 1 to {MAX_SEQUENCES}"
             )
         super().__init__()
+        self.is_head = is_head = head_layer is not None
         self.abort_flag = native.AbortFlag()
         params = llama_cpp.llama_context_default_params()
         params.n_ctx = num_ctx
@@ -136,9 +138,10 @@ class Context(native.Used):
         if num_snapshots is not None:
             self.num_snapshots = int(llama_cpp.llama_n_rs_seq(self._context))
         self.gives_states = gives_states or is_head
-        self.is_head = is_head
         if self.gives_states:
             hidden_states.enable(self._context)
+        if head_layer:
+            hidden_states.choose_layer(self._context, head_layer)
         self._memory: Any = llama_cpp.llama_get_memory(self._context)
         if adapters:
             handles = (llama_cpp.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)

@@ -28,6 +28,11 @@ def enable(context: Any) -> None:
     _ext.llama_set_embeddings_nextn(context, True, False)
 
 
+def choose_layer(context: Any, layer: int) -> None:
+    """Let the passes of a head's llama_context run one layer of those that the head has."""
+    _ext.llama_set_nextn_layer_offset(context, layer)
+
+
 def address(context: Any) -> int:
     """Of float32[rows of the last pass, num_embd], until the next pass."""
     return native.address_of(_ext.llama_get_embeddings_nextn(context))

@@ -15,6 +15,7 @@ from dyspec_edge.decode.cache import Cache
 from dyspec_edge.decode.draft import backend
 from dyspec_edge.decode.draft.head import HeadDrafter
 from dyspec_edge.decode.draft.interface import Drafter
+from dyspec_edge.decode.draft.layered_head import LayeredHeadDrafter
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.draft.translation import TranslatedDrafter
 from dyspec_edge.decode.loop import Conversation
@@ -66,6 +67,7 @@ class Contexts:
         self._free = list(range(models.config.num_conversations))
         self._open: dict[int, Conversation] = {}
         self._draft: llama.Context | None = None
+        self._further_layers: list[llama.Context] = []  # of a head, beside the first one
         self._translation = None
         if models.draft is not None and models.pair is not None:
             self._translation = translation(models.target, models.draft, models.pair)
@@ -77,6 +79,9 @@ class Contexts:
                 opened.callback(self._draft.close)
                 if not models.uses_head:
                     self._choose_backend()
+                for layer in range(1, models.num_head_layers):
+                    self._further_layers.append(self._draft_context(models.draft, layer))
+                    opened.callback(self._further_layers[-1].close)
 
     def conversation(
         self, policy: Policy, on_close: Callable[[], None] = lambda: None
@@ -158,10 +163,12 @@ class Contexts:
             return measure_curve(target, (1,), _measuring(on_progress)).at(1)
 
     def close_draft(self) -> None:
-        """Close the draft's context; before there is any conversation.  Idempotent."""
+        """Close the draft's contexts; before there is any conversation.  Idempotent."""
         if self._draft is not None:
             self._draft.close()
             self._draft = None
+        while self._further_layers:
+            self._further_layers.pop().close()
 
     def close(self) -> None:
         """Close conversations and contexts.  Idempotent."""
@@ -182,7 +189,7 @@ class Contexts:
             gives_states=self._drafts and models.uses_head,
         )
 
-    def _draft_context(self, model: llama.Model) -> llama.Context:
+    def _draft_context(self, model: llama.Model, head_layer: int = 0) -> llama.Context:
         plan = self._models.plan
         # The draft may evaluate any node of a tree, the target those that it checks.
         cells = plan.num_ctx_draft + self._capacity
@@ -193,7 +200,7 @@ class Contexts:
             flash_attn=plan.flash_attn_draft,
             types=types,
             num_snapshots=plan.states.num_snapshots_draft,
-            is_head=self._models.uses_head,
+            head_layer=head_layer if self._models.uses_head else None,
         )
 
     def _context(
@@ -223,30 +230,33 @@ class Contexts:
         first_id = block * self._num_ids
         return Cache(context, self._capacity, first_id=first_id, num_ids=self._num_ids)
 
-    def _drafter(self, block: int) -> ModelDrafter | None:
+    def _drafter(self, block: int) -> Drafter | None:
         models, has_own_ids = self._models, self._translation is not None
         if self._draft is None or models.draft is None or models.pair is None:
             return None
+        options: dict[str, Any] = {
+            "num_ctx": models.plan.num_ctx_draft,
+            "vocab_limit": models.draft.num_vocab if has_own_ids else models.pair.draft_limit,
+            "excluded": () if has_own_ids else models.pair.excluded_ids,
+            "substitute": models.pair.substitute_id,
+            "temperature": models.config.draft_temperature,
+        }
+        caches = [self._cache(context, block) for context in (self._draft, *self._further_layers)]
+        if len(caches) > 1:
+            return LayeredHeadDrafter(caches, **options)
         kind = HeadDrafter if models.uses_head else ModelDrafter
-        return kind(
-            self._cache(self._draft, block),
-            num_ctx=models.plan.num_ctx_draft,
-            vocab_limit=models.draft.num_vocab if has_own_ids else models.pair.draft_limit,
-            excluded=() if has_own_ids else models.pair.excluded_ids,
-            substitute=models.pair.substitute_id,
-            temperature=models.config.draft_temperature,
-        )
+        return kind(caches[0], **options)
 
-    def _translated(self, drafter: ModelDrafter | None) -> Drafter | None:
+    def _translated(self, drafter: Drafter | None) -> Drafter | None:
         """A drafter of the target's ids."""
-        if drafter is None or self._translation is None:
+        if not isinstance(drafter, ModelDrafter) or self._translation is None:
             return drafter
         return TranslatedDrafter(drafter, self._translation)
 
     def _choose_backend(self) -> None:
         """Where candidates are found is the context's, once for all drafters."""
         drafter = self._drafter(0)
-        if drafter is not None:
+        if isinstance(drafter, ModelDrafter):
             on_gpu = self._models.plan.layers_draft != 0
             with closing(drafter):
                 backend.choose(drafter, self._models.config.device_sampling, on_gpu=on_gpu)

@@ -136,6 +136,11 @@ class Models:
         """Whether the draft is the head in the target's file."""
         return self.draft is self.target
 
+    @property
+    def num_head_layers(self) -> int:
+        """Of the head that drafts; 0 where none does."""
+        return self.reports[0].num_head_layers if self.uses_head else 0
+
     def without_draft(self) -> Models:
         """The same without its draft, which is closed if it has a file of its own."""
         if self.draft is not None and not self.uses_head:

@@ -144,6 +144,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "dyspec_cache_free": (None, [address_t]),
     "dyspec_cache_pad_to": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_set_states": (c_int32, [address_t, address_t, c_int32]),
+    "dyspec_cache_share_states": (None, [address_t, address_t]),
     "dyspec_cache_read": (c_int32, [address_t, address_t, c_int32]),
     "dyspec_cache_evaluate": (
         c_int32,

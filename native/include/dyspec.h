@@ -406,6 +406,10 @@ DYSPEC_API int32_t dyspec_cache_pad_to(dyspec_cache *cache, const int32_t *sizes
 // head itself has left at its parent.
 DYSPEC_API int32_t dyspec_cache_set_states(dyspec_cache *cache, const float *states, int32_t n);
 
+// For a head of several layers, each of which has a cache: below the root a node takes what the
+// layer has left at its parent that found its parent's candidates.  Both caches have one capacity.
+DYSPEC_API void dyspec_cache_share_states(dyspec_cache *cache, const dyspec_cache *with);
+
 // One pass without logits over n tokens (at most max_rows), which are appended to the prefix.
 // Returns 0 or DYSPEC_E_DECODE; DYSPEC_E_ARGUMENT: too many, or there is a tree.
 DYSPEC_API int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n);
@@ -510,7 +514,8 @@ DYSPEC_API void dyspec_drafter_start_step(dyspec_drafter *drafter, dyspec_tree *
                                           int32_t first_index);
 
 // A dyspec_proposer; `drafter` is a dyspec_drafter.  A node whose token the draft's vocabulary
-// lacks has no candidates, nor has what is below it.
+// lacks has no candidates, nor has what is below it.  A head's layer reads with them what stands
+// above them and another layer has read.
 DYSPEC_API int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n);
 
 // Rows and seconds of this step's passes, the first `capacity` of them.  Returns their number.

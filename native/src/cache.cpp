@@ -102,24 +102,33 @@ void set_states_of_tokens(dyspec_cache &x, int32_t n) {
     }
 }
 
+// Of a head, a node that has its candidates was read by another layer; it is read for what is
+// below.
+bool is_asked_for(const dyspec_cache &x, const dyspec_tree &tree, int32_t node) {
+    return x.n_state == 0 || tree.n_cand[node] < 0;
+}
+
 // A node takes the state that its parent's row has left.
 void set_states_of_nodes(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes, int32_t n,
                          int32_t n_unread) {
     for (int32_t i = 0; i < n && x.n_state > 0; i++) {
         const int64_t above = int64_t(tree.parent[nodes[i]]) * x.n_state;
-        x.batch.set_state(x.first_row + i,
-                          nodes[i] == 0 ? state_before(x, n_unread) : x.node_states.data() + above);
+        x.batch.set_state(x.first_row + i, nodes[i] == 0 ? state_before(x, n_unread)
+                                                         : x.node_states->data() + above);
     }
     for (int32_t row = x.first_row + n; row < x.batch.size() && x.n_state > 0; row++) {
         x.batch.set_state(row, nullptr);
     }
 }
 
-void keep_states_of_nodes(dyspec_cache &x, const int32_t *nodes, int32_t n) {
+void keep_states_of_nodes(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
+                          int32_t n) {
     const float *rows = x.n_state > 0 ? x.llama.get_embeddings_nextn(x.context) : nullptr;
     for (int32_t i = 0; i < n && rows != nullptr; i++) {
-        std::copy_n(rows + int64_t(x.first_row + i) * x.n_state, x.n_state,
-                    x.node_states.data() + int64_t(nodes[i]) * x.n_state);
+        if (is_asked_for(x, tree, nodes[i])) {
+            std::copy_n(rows + int64_t(x.first_row + i) * x.n_state, x.n_state,
+                        x.node_states->data() + int64_t(nodes[i]) * x.n_state);
+        }
     }
 }
 
@@ -219,12 +228,15 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
     x.batch.add(x.owed.data(), n_owed, x.n_past - n_owed, x.own_ids.data(), 1, false);
     x.batch.add(unread + done, n_unread - done, x.n_past, x.own_ids.data(), x.n_used, false);
     x.first_row = x.batch.size();
+    int32_t n_outputs = 0;
     for (int32_t i = 0; i < n; i++) {
         const int32_t *first = x.offsets.data() + i;
+        const bool output = is_asked_for(x, tree, nodes[i]);
         x.batch.add(tree.token + nodes[i], 1, root_pos + tree.depth[nodes[i]],
-                    x.ids.data() + first[0], first[1] - first[0], true);
+                    x.ids.data() + first[0], first[1] - first[0], output);
+        n_outputs += output;
     }
-    const int32_t n_padding = pad(x, n);
+    const int32_t n_padding = pad(x, n_outputs);
     set_states_of_tokens(x, x.first_row);
     set_states_of_nodes(x, tree, nodes, n, x.first_row);
     const int32_t code = counted_decode(x);
@@ -235,16 +247,19 @@ int32_t evaluate(dyspec_cache &x, const dyspec_tree &tree, const int32_t *nodes,
         const int32_t last = nodes[n - 1];
         cut(x, x.seq[size_t(last)], root_pos + tree.depth[last] + 1);
     }
-    keep_states_of_nodes(x, nodes, n);
+    keep_states_of_nodes(x, tree, nodes, n);
     x.owed.clear();
     x.next_state += size_t(root_pos - x.n_past);
     x.n_past = root_pos;
     if (nodes[0] == 0) { // whoever carries the root has read what stands before it
         std::fill(x.shared.begin(), x.shared.begin() + x.n_used, root_pos);
     }
-    const uint64_t rows = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));
+    uint64_t row = uint64_t(reinterpret_cast<uintptr_t>(x.llama.get_logits(x.context)));
     for (int32_t i = 0; i < n; i++) {
-        x.row[size_t(nodes[i])] = rows + uint64_t(i) * sizeof(float) * uint64_t(x.n_vocab);
+        if (is_asked_for(x, tree, nodes[i])) {
+            x.row[size_t(nodes[i])] = row;
+            row += sizeof(float) * uint64_t(x.n_vocab);
+        }
     }
     return x.batch.size();
 }
@@ -287,6 +302,10 @@ int32_t dyspec_cache_set_states(dyspec_cache *cache, const float *states, int32_
     cache->states.assign(states, states + int64_t(n) * cache->n_state);
     cache->next_state = 0;
     return 0;
+}
+
+void dyspec_cache_share_states(dyspec_cache *cache, const dyspec_cache *with) {
+    cache->node_states = with->node_states;
 }
 
 int32_t dyspec_cache_read(dyspec_cache *cache, const int32_t *tokens, int32_t n) {

@@ -5,6 +5,7 @@
 #include "batch.h"
 #include "dyspec.h"
 
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct dyspec_cache {
           offsets(size_t(max_outputs) + 1), copies(3 * size_t(max_outputs)),
           seq(size_t(tree_capacity), -1), continued(size_t(tree_capacity)),
           row(size_t(tree_capacity)), row_of(size_t(tree_capacity)), shared(size_t(n_ids)),
-          node_states(size_t(tree_capacity) * size_t(n_state)) {
+          node_states(
+              std::make_shared<std::vector<float>>(size_t(tree_capacity) * size_t(n_state))) {
         std::iota(own_ids.begin(), own_ids.end(), first_id);
     }
 
@@ -56,15 +58,15 @@ struct dyspec_cache {
     std::vector<uint64_t> row;      // address of the node's logits
     std::vector<int32_t> row_of;    // scratch
     std::vector<int32_t> shared;    // by id
-    std::vector<float> node_states; // of a head: the hidden state that it left at each node
-    std::vector<float> states;      // and those that stand before the next tokens
-    size_t next_state = 0;          // where among them the next token's is
-    std::vector<int32_t> sizes;     // ascending: rows of a pass are padded to the next of these
-    int32_t n_past = 0;             // length of the prefix
-    int32_t n_used = 1;             // ids that the tree has taken
-    int32_t n_seen = 0;             // nodes beyond that were not evaluated
-    int32_t first_row = 0;          // of the last pass: where its first node stands
-    int32_t decode_code = 0;        // of the last pass
+    std::vector<float> states;      // of a head: those that stand before the next tokens
+    std::shared_ptr<std::vector<float>> node_states; // and that it left at each node
+    size_t next_state = 0;                           // where among them the next token's is
+    std::vector<int32_t> sizes; // ascending: rows of a pass are padded to the next of these
+    int32_t n_past = 0;         // length of the prefix
+    int32_t n_used = 1;         // ids that the tree has taken
+    int32_t n_seen = 0;         // nodes beyond that were not evaluated
+    int32_t first_row = 0;      // of the last pass: where its first node stands
+    int32_t decode_code = 0;    // of the last pass
     int64_t n_passes = 0;
     int64_t n_rows = 0;
     double decode_seconds = 0;

@@ -70,6 +70,20 @@ void find_readable(dyspec_drafter &x, const dyspec_tree &tree, const int32_t *no
     }
 }
 
+// What stands above x.nodes that another layer of the head has read, and this one has not.
+void add_nodes_above(dyspec_drafter &x, const dyspec_tree &tree) {
+    const size_t n = x.nodes.size();
+    for (size_t i = 0; i < n; i++) {
+        int32_t above = tree.parent[x.nodes[i]];
+        while (above >= 0 && x.cache->seq[size_t(above)] < 0 &&
+               std::find(x.nodes.begin(), x.nodes.end(), above) == x.nodes.end()) {
+            x.nodes.push_back(above);
+            above = tree.parent[above];
+        }
+    }
+    std::sort(x.nodes.begin(), x.nodes.end()); // parents have smaller numbers
+}
+
 // The largest logits of the i-th of the nodes of the last pass, -inf for what must not be drafted;
 // the ids are the tree's.
 int32_t find_candidates(dyspec_drafter &x, size_t i, int32_t *ids) {
@@ -154,6 +168,9 @@ int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
     if (x.nodes.empty()) {
         return 0;
     }
+    if (x.cache->n_state > 0) {
+        add_nodes_above(x, own);
+    }
     const auto started = Clock::now();
     const int32_t n_rows =
         dyspec_cache_evaluate(x.cache, &own, x.nodes.data(), int32_t(x.nodes.size()),
@@ -165,6 +182,9 @@ int32_t dyspec_drafter_propose(void *drafter, const int32_t *nodes, int32_t n) {
     const auto evaluated = Clock::now();
     for (size_t i = 0; i < x.nodes.size(); i++) {
         const int32_t node = x.nodes[i];
+        if (tree.n_cand[node] >= 0) {
+            continue;
+        }
         const int64_t at = int64_t(node) * tree.n_ranks;
         int32_t *ids = tree.cand_ids + at;
         const int32_t code = find_candidates(x, i, ids);
