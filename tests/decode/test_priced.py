@@ -55,6 +55,8 @@ class World(Drafter):
     Attributes:
         right: chance that the draft's first, second, ... child is the true token.
         slowness: factor on all passes from now on.
+        rereads: the target has a recurrent state without snapshots: what is kept of a chain that
+            was refused in part is read again in the next pass.
         sizes, leaves: rows of every target pass, and leaves of its tree.
     """
 
@@ -62,6 +64,8 @@ class World(Drafter):
     prices: tuple[CostCurve, CostCurve]
     right: Callable[[int], Sequence[float]] = lambda _at: (0.8, 0.1)
     slowness: float = 1.0
+    rereads: bool = False
+    owed: int = 0
     now: float = 0.0
     at: int = 1
     unread: int = 0
@@ -123,13 +127,15 @@ class World(Drafter):
             nodes = policy.grow(tree, self if drafts else NoDrafter(), room - 1)
         check_rows(tree, nodes, policy.max_leaves)
         self.leaves.append(len(nodes) - len(set(tree.parent[nodes[1:]].tolist())))
-        seconds = self.slowness * self.prices[0].at(len(nodes))
+        num_rows = self.owed + len(nodes)
+        seconds = self.slowness * self.prices[0].at(num_rows)
         self.now += seconds
         path, tokens = [0], [self.text[self.at]]
         while (child := tree.child(path[-1], tokens[-1])) in nodes and child > 0:
             path.append(child)
             tokens.append(self.text[self.at + len(tokens)])
         self.sizes.append(len(nodes))
+        self.owed = len(path) if self.rereads and len(path) < len(nodes) else 0
         known = sum(tree.num_candidates[node] >= 0 for node in path)
         policy.learn(
             tree,
@@ -138,7 +144,7 @@ class World(Drafter):
             StepCost(
                 seconds=self.now - started - (self.read_seconds - read),
                 target_seconds=seconds,
-                num_rows=len(nodes),
+                num_rows=num_rows,
             ),
         )
         self.at += len(tokens)
@@ -293,6 +299,20 @@ def test_an_always_wrong_draft_costs_the_stake_and_no_more(
     assert plain[-1] / world.now > 0.97
     if with_draft and prices in (F16, STREAMED):
         assert policy[0].acceptance < 0.8
+
+
+@pytest.mark.parametrize("prices", [F16, Q4, STREAMED, EXPERTS])
+@pytest.mark.parametrize("right", [0.05, 0.35, 0.5])
+def test_what_a_recurrent_state_reads_again_is_paid_for(
+    run: Run, prices: tuple[CostCurve, CostCurve], right: float
+) -> None:
+    """Beside a draft that is mostly refused, over a target that keeps no snapshots."""
+    world = World(fresh_text(600), prices, lambda _at: (right, 0.1), rereads=True)
+    policy = PricedPolicy(ENDS)
+    policy.narrow(16)
+    policy.set_prices(live_prices(*prices))
+    run(world, policy=policy)
+    assert plain_seconds(world, world.at - 1) / world.now > 0.97
 
 
 def test_wrong_prices_are_corrected_by_real_passes(run: Run) -> None:
