@@ -1,12 +1,14 @@
 """Which tokens of a draft's vocabulary are worth their rows.
 
-Special tokens and single bytes always are.  The others stand in the order of how often a corpus
-has them; among equals in that of their ids, which for vocabularies that were merged from bytes is
-an order of frequency in itself, of the text that the tokenizer was made from.
+Special tokens and single bytes always are, and the words of the chat template: they
+stand before every reply, and no corpus need have them.  The others stand in the order of how often
+a corpus has them; among equals in that of their ids, which for vocabularies that were merged from
+bytes is an order of frequency in itself, of the text that the tokenizer was made from.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +24,8 @@ from dyspec_edge.files.model_file import FileReport
 _BLOCK = 1 << 16
 """Characters of a corpus that are tokenized at a time."""
 
+_WORD = re.compile(r"[^\W\d_]{2,}")
+
 
 def ranked(report: FileReport, counts: Counter[int]) -> tuple[npt.NDArray[np.int32], int]:
     """All tokens, the most useful first: int32[vocabulary]; and how many are always kept.
@@ -31,7 +35,9 @@ def ranked(report: FileReport, counts: Counter[int]) -> tuple[npt.NDArray[np.int
         counts: how often a corpus has each token.
     """
     tokens = np.arange(report.num_vocab, dtype=np.int32)
-    always = np.array([_is_indispensable(report, int(t)) for t in tokens], bool)
+    template = (report.chat_template or "").replace("\\n", " ")  # as Jinja's sources write it
+    words = set(_WORD.findall(template))
+    always = np.array([_is_indispensable(report, int(t), words) for t in tokens], bool)
     worth = np.array([counts[int(t)] for t in tokens])
     padding = np.array([report.is_padding(int(t)) for t in tokens], bool)
     order = np.lexsort((tokens, -worth, padding, ~always))
@@ -83,8 +89,10 @@ def count_tokens(
     return counts
 
 
-def _is_indispensable(report: FileReport, token: int) -> bool:
+def _is_indispensable(report: FileReport, token: int, words: set[str]) -> bool:
     if report.token_types[token] not in (TokenType.NORMAL, TokenType.UNUSED):
+        return True
+    if report.token_text(token).lstrip("Ġ▁") in words:
         return True
     # In a byte-level vocabulary every byte is one character, and any text can be spelled.
     is_byte = report.tokenizer == "gpt2" and len(report.token_text(token)) == 1

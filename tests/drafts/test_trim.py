@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,17 @@ def test_frequent_tokens_are_kept_then_low_ids_and_always_bytes_and_special_ones
     for num in (len(always) - 1, len(TEXTS) + 1):
         with pytest.raises(OptionError, match=r"always kept"):
             kept_tokens.choose(report, num, Counter())
+
+
+def test_the_words_of_the_chat_template_are_kept(tmp_path: Path) -> None:
+    """Whatever the corpus: they stand before every reply."""
+    report = inspect_file(write_quantized(tmp_path / "draft.gguf", GGMLQuantizationType.F32))
+    _, num_bytes = kept_tokens.ranked(report, Counter())
+    report = replace(report, chat_template="{{ '\\nand\\n' }}")
+    order, num_always = kept_tokens.ranked(report, Counter({TEXTS.index("the"): 9}))
+    always = {TEXTS[token] for token in order[:num_always]}
+    assert {"and", "Ġand"} <= always
+    assert num_always == num_bytes + 2
 
 
 def test_as_many_tokens_are_kept_as_pay_for_their_rows() -> None:
