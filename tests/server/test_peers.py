@@ -305,7 +305,7 @@ def test_a_real_model(over: Callable[[Path], AbstractContextManager[Peer]], poli
             body = {"messages": [{"role": "user", "content": question}], **fields}
             own = Peer("dyspec-edge", server.http).ask(CHAT, body, stream=False)
             other = peer.ask(CHAT, body, stream=False)
-            # Counts are compared above: llama-server counts the token that ends a reply.
+            # Not the counts: llama-server counts the token that ends a reply.
             if (own.text, own.reason) != (other.text, other.reason):
                 found = server.chat(question, **fields, logprobs=True, top_logprobs=2)
                 likely = found["choices"][0]["logprobs"]["content"]
