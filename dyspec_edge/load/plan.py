@@ -148,12 +148,11 @@ def plan_load(
     on_cpu = _attention_on_cpu(flash_attn, types_v, contexts, left)
     lengths = (num_conversations * tokens, num_conversations * tokens_draft)
     in_use = STREAM_RESERVE + per_token * tokens + per_token_draft * tokens_draft
-    of_each = (
-        (TARGET_SIZES[-1], _streamed_attention(flash_attn, on_cpu, streamed)),
-        (DRAFT_SIZES[-1], on_cpu),
-    )
-    for report, cells, (outputs, attention) in zip(models, lengths, of_each, strict=False):
-        in_use += buffer_bytes(report, cells, outputs, scores=attention == "off")
+    attention = flash_attn if layers else _streamed_attention(flash_attn, on_cpu, streamed)
+    attention_draft = flash_attn if layers_draft else on_cpu
+    of_each = ((TARGET_SIZES[-1], attention), (DRAFT_SIZES[-1], attention_draft))
+    for report, cells, (outputs, kind) in zip(models, lengths, of_each, strict=False):
+        in_use += buffer_bytes(report, cells, outputs, scores=kind == "off")
     if streamed and in_use > memory:
         raise DeviceError(
             f"{memory >> 20} MiB are free, and caches, buffers and the program take about "
@@ -166,8 +165,8 @@ def plan_load(
         num_ctx_draft=tokens_draft,
         layers=layers,
         layers_draft=layers_draft,
-        flash_attn=flash_attn if layers else _streamed_attention(flash_attn, on_cpu, streamed),
-        flash_attn_draft=flash_attn if layers_draft else on_cpu,
+        flash_attn=attention,
+        flash_attn_draft=attention_draft,
         states=states,
         streamed=streamed,
         room=memory - in_use,
