@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -266,3 +268,23 @@ def evaluate_root(cache: Cache, token: int) -> Rows:
     row: Rows = cache.context.row_view(int(cache.rows[0])).copy()
     cache.rewind(len(cache.tokens))
     return row
+
+
+def is_partial_refusal(step: Step) -> bool:
+    """Some of what was drafted was accepted, and some was not."""
+    return 0 < len(step.path) - 1 < step.num_drafted
+
+
+@contextmanager
+def aborted_after(decoder: Conversation, what: Any, where: str, num_calls: int) -> Iterator[None]:
+    """Abort once, when the method `where` of `what` was called so often and once more."""
+    method, left = getattr(what, where), count(num_calls, -1)
+
+    def aborting(*args: Any) -> Any:
+        found = method(*args)
+        if next(left) == 0:
+            decoder.abort()
+        return found
+
+    with patch.object(what, where, aborting):
+        yield

@@ -30,7 +30,14 @@ from tests.decode.test_loop import (
     tokens_of,
     until_cancelled,
 )
-from tests.decoding import open_context, opened_decoder, reply, steps
+from tests.decoding import (
+    aborted_after,
+    is_partial_refusal,
+    open_context,
+    opened_decoder,
+    reply,
+    steps,
+)
 
 Row = npt.NDArray[np.float32]
 
@@ -87,7 +94,7 @@ def test_match_says_what_plain_decoding_says(
                     assert head == [*text, *wanted][: len(head)]
                 drafted += sum(step.num_drafted for step in found)
                 accepted += sum(step.num_accepted for step in found)
-                partly += sum(0 < len(s.path) - 1 < s.num_drafted for s in found)
+                partly += sum(map(is_partial_refusal, found))
         trees = decoder.policy.max_leaves > 1
     assert drafted > 100
     assert accepted > 30
@@ -235,51 +242,29 @@ def test_turns_rewinds_and_long_prompts(pair: TinyPair, plain: PlainTexts, kind:
             text = [*text, *out[:10], *prompt(10, seed=turn)[1:]]
 
 
-def test_an_abort_at_any_step(
-    pair: TinyPair, plain: PlainTexts, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_at_any_step(pair: TinyPair, plain: PlainTexts, kind: str) -> None:
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
     with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
         for where in ("grow", "learn"):
-            method = getattr(decoder.policy, where)
             for at in range(4):
-                left = count(at, -1)
+                with aborted_after(decoder, decoder.policy, where, at):
+                    out = until_cancelled(decoder, text)
+                    decoder.clear_abort()
+                    assert out == wanted[: len(out)]
+                    assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
 
-                def aborting(*args: Any, method: Any = method, left: Iterator[int] = left) -> Any:
-                    found = method(*args)
-                    if next(left) == 0:
-                        decoder.abort()
-                    return found
 
-                monkeypatch.setattr(decoder.policy, where, aborting)
+def test_an_abort_in_the_heads_own_pass(pair: TinyPair, plain: PlainTexts, kind: str) -> None:
+    text = prompt(seed=1)
+    wanted = plain.reply(tuple(text), WARM, 1, 100)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        for at in range(4):
+            with aborted_after(decoder, decoder.drafter, "start_step", at):
                 out = until_cancelled(decoder, text)
                 decoder.clear_abort()
                 assert out == wanted[: len(out)]
                 assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
-            monkeypatch.setattr(decoder.policy, where, method)
-
-
-def test_an_abort_in_the_heads_own_pass(
-    pair: TinyPair, plain: PlainTexts, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = prompt(seed=1)
-    wanted = plain.reply(tuple(text), WARM, 1, 100)
-    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
-        start = decoder.drafter.start_step
-        for at in range(4):
-            left = count(at, -1)
-
-            def aborting(*args: Any, left: Iterator[int] = left) -> None:
-                start(*args)
-                if next(left) == 0:
-                    decoder.abort()
-
-            monkeypatch.setattr(decoder.drafter, "start_step", aborting)
-            out = until_cancelled(decoder, text)
-            decoder.clear_abort()
-            assert out == wanted[: len(out)]
-            assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
 
 
 def test_a_context_that_gets_full(pair: TinyPair, plain: PlainTexts, kind: str) -> None:

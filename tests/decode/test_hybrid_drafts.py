@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,9 @@ from tests.decode.test_loop import (
 )
 from tests.decoding import (
     PlainReference,
+    aborted_after,
     evaluate_root,
+    is_partial_refusal,
     model_drafter,
     opened_decoder,
     reply,
@@ -68,7 +68,7 @@ def test_match_says_what_plain_decoding_says(
                 assert all(step.is_chain for step in found)
                 drafted += sum(step.num_drafted for step in found)
                 accepted += sum(step.num_accepted for step in found)
-                partly += sum(0 < len(s.path) - 1 < s.num_drafted for s in found)
+                partly += sum(map(is_partial_refusal, found))
         drafter = model_drafter(decoder)
         known = list(drafter.cache.tokens)
         row = evaluate_root(drafter.cache, wanted[-1])
@@ -94,27 +94,15 @@ def test_turns_stops_and_rewinds(pair: TinyPair, plain: PlainTexts) -> None:
             assert drafter.num_behind < 100
 
 
-def test_an_abort_at_any_step(
-    pair: TinyPair, plain: PlainTexts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_at_any_step(pair: TinyPair, plain: PlainTexts) -> None:
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
     with opened_decoder(pair, "chain:4", num_snapshots=LONGEST, is_draft_hybrid=True) as decoder:
         drafter = model_drafter(decoder)
         for what, where in ((decoder.policy, "grow"), (drafter, "propose")):
-            method = getattr(what, where)
             for at in range(4):
-                left = count(at, -1)
-
-                def aborting(*args: Any, method: Any = method, left: Iterator[int] = left) -> Any:
-                    found = method(*args)
-                    if next(left) == 0:
-                        decoder.abort()
-                    return found
-
-                monkeypatch.setattr(what, where, aborting)
-                out = until_cancelled(decoder, text)
-                decoder.clear_abort()
-                assert out == wanted[: len(out)]
-                assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
-            monkeypatch.setattr(what, where, method)
+                with aborted_after(decoder, what, where, at):
+                    out = until_cancelled(decoder, text)
+                    decoder.clear_abort()
+                    assert out == wanted[: len(out)]
+                    assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from itertools import count, product
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dyspec_edge.decode.loop import Step
 from dyspec_edge.decode.sampling import Sampler, SamplingParams
 from dyspec_edge.decode.verify import MatchVerifier
 from tests.conftest import TinyPair
@@ -27,7 +25,15 @@ from tests.decode.test_loop import (
     tokens_of,
     until_cancelled,
 )
-from tests.decoding import PlainReference, evaluate_root, opened_decoder, reply, steps
+from tests.decoding import (
+    PlainReference,
+    aborted_after,
+    evaluate_root,
+    is_partial_refusal,
+    opened_decoder,
+    reply,
+    steps,
+)
 from tests.tiny_architectures import HYBRIDS, Architecture
 
 NUM_SNAPSHOTS = 8
@@ -65,10 +71,6 @@ def plain(pair: TinyPair) -> Iterator[PlainTexts]:
 def reference(pair: TinyPair) -> Iterator[PlainReference]:
     with closing(PlainReference(pair.target, num_ctx=1024)) as found:
         yield found
-
-
-def is_partial_refusal(step: Step) -> bool:
-    return 0 < len(step.path) - 1 < step.num_drafted
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -186,29 +188,18 @@ def test_a_consumer_walks_away(pair: TinyPair, plain: PlainTexts) -> None:
         assert reply(decoder, following, WARM, seed=3, max_tokens=60) == wanted
 
 
-def test_an_abort_at_any_step(
-    pair: TinyPair, plain: PlainTexts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_at_any_step(pair: TinyPair, plain: PlainTexts) -> None:
     """The flag is set when the tree has grown, so that it stops the target's pass over it."""
     text = prompt(seed=1)
     wanted = plain.reply(tuple(text), WARM, 1, 100)
     with opened_decoder(pair, "chain:6", num_snapshots=NUM_SNAPSHOTS) as decoder:
-        grow = decoder.policy.grow
         for at in range(6):
-            steps_left = count(at, -1)
-
-            def aborting(*args: Any, steps_left: Iterator[int] = steps_left) -> Any:
-                nodes = grow(*args)
-                if next(steps_left) == 0:
-                    decoder.abort()
-                return nodes
-
-            monkeypatch.setattr(decoder.policy, "grow", aborting)
-            out = until_cancelled(decoder, text)
-            decoder.clear_abort()
-            assert out == wanted[: len(out)]
-            assert decoder.target.tokens == [*text, *out][: len(decoder.target.tokens)]
-            assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
+            with aborted_after(decoder, decoder.policy, "grow", at):
+                out = until_cancelled(decoder, text)
+                decoder.clear_abort()
+                assert out == wanted[: len(out)]
+                assert decoder.target.tokens == [*text, *out][: len(decoder.target.tokens)]
+                assert reply(decoder, text, WARM, seed=1, max_tokens=60) == wanted[:60]
 
 
 def test_the_parts_of_a_step_do_what_the_native_call_does(pair: TinyPair) -> None:
