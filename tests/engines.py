@@ -15,6 +15,8 @@ from dyspec_edge.engine import Engine, EngineConfig, SamplingParams
 from tests.decoding import model_drafter
 
 PROMPT = "the tree is on"
+NO_END = SamplingParams(seed=9, ignore_eos=True)
+"""Replies that go on until something else ends them."""
 
 
 def tiny_config(model: Path, draft: Path | None = None, **changes: Any) -> EngineConfig:

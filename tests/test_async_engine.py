@@ -14,11 +14,11 @@ import pytest
 from dyspec_edge.engine import AsyncEngine, Engine, SamplingParams
 from dyspec_edge.errors import Cancelled, DyspecError, OptionError
 from tests.conftest import TinyPair
-from tests.engines import PROMPT, opened, tiny_config
+from tests.engines import NO_END, PROMPT, opened, tiny_config
 
 Result = TypeVar("Result")
 GREEDY = SamplingParams(temperature=0.0)
-ENDLESS: dict[str, Any] = {"sampling": SamplingParams(seed=1, ignore_eos=True), "max_tokens": 900}
+ENDLESS: dict[str, Any] = {"sampling": NO_END, "max_tokens": 900}
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_a_stream_for_threads_can_be_cancelled_alone(tiny_pair: TinyPair) -> Non
         next(first)
         first.cancel()
         assert list(first)[-1].finish_reason == "cancelled"
-        assert engine.generate(PROMPT, max_tokens=3).finish_reason == "length"
+        assert engine.generate(PROMPT, sampling=NO_END, max_tokens=3).finish_reason == "length"
 
 
 def test_several_engines_at_a_time(tiny_pair: TinyPair, plain: Engine) -> None:

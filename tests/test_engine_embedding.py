@@ -24,7 +24,7 @@ from dyspec_edge.engine.turn import Stream
 from dyspec_edge.errors import DyspecError, OptionError
 from tests import tiny
 from tests.conftest import TinyPair
-from tests.engines import PROMPT, opened, text_of, tiny_config
+from tests.engines import NO_END, PROMPT, opened, text_of, tiny_config
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -172,7 +172,7 @@ def test_a_file_that_adds_an_end_does_not_end_prompts(tmp_path: Path) -> None:
 
 
 def test_a_second_call_in_the_same_thread_names_the_open_stream(engine: Engine) -> None:
-    stream = engine.stream(PROMPT, max_tokens=20)
+    stream = engine.stream(PROMPT, sampling=NO_END, max_tokens=20)
     next(stream)
     assert engine.prepare(PROMPT).tokens
     assert engine.render_tree()
@@ -183,7 +183,7 @@ def test_a_second_call_in_the_same_thread_names_the_open_stream(engine: Engine) 
 
 
 def test_a_second_call_in_another_thread_waits(engine: Engine) -> None:
-    stream = engine.stream(PROMPT, max_tokens=5)
+    stream = engine.stream(PROMPT, sampling=NO_END, max_tokens=5)
     next(stream)
     said: list[str] = []
     other = threading.Thread(target=lambda: said.append(text_of(engine)))
@@ -391,7 +391,7 @@ def test_no_stream_begins_between_the_last_reply_and_the_end(tiny_target: Path) 
 def test_a_reply_that_close_cuts_is_a_typed_error(tiny_target: Path) -> None:
     """Whoever reads it, and whether its reader sleeps between two chunks or in `generate`."""
     engine = Engine.load(tiny_config(tiny_target))
-    half_read = engine.stream(PROMPT)
+    half_read = engine.stream(PROMPT, sampling=NO_END)
     next(half_read)
     never_begun = engine.stream(PROMPT)
     closing = threading.Thread(target=engine.close)

@@ -13,7 +13,7 @@ import pytest
 from dyspec_edge.engine import Engine
 from dyspec_edge.errors import DyspecError
 from tests.conftest import TinyPair
-from tests.engines import PROMPT, opened, text_of
+from tests.engines import NO_END, PROMPT, opened, text_of
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system"),
@@ -74,7 +74,7 @@ def test_a_child_is_told_to_load_anew(engine: Engine) -> None:
 
 
 def test_a_child_cannot_go_on_with_a_stream(engine: Engine) -> None:
-    stream = engine.stream(PROMPT, max_tokens=9)
+    stream = engine.stream(PROMPT, sampling=NO_END, max_tokens=9)
     next(stream)
     assert said_by_child(lambda: next(stream)) == LOAD_ANEW
     assert said_by_child(stream.close) == "None"
