@@ -53,7 +53,7 @@ class CountBody(SamplingFields):
             max_tokens=self.limit(),
             stop=tuple(text for text in self.stop_sequences or () if text),
             template_kwargs=self.chat_template_kwargs or {},
-            tools=_tool_use(service, self.tools or [], self.tool_choice or {}),
+            tools=_tool_use(service, self.tools or [], self.tool_choice),
             policy=self.policy_name(),
             verify=self.verify,
         )
@@ -207,7 +207,7 @@ def _turns(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tool_use(
-    service: Service, tools: Sequence[Mapping[str, Any]], choice: Mapping[str, Any]
+    service: Service, tools: Sequence[Mapping[str, Any]], choice: Mapping[str, Any] | None
 ) -> ToolUse | None:
     """The tools of the client; those that the provider itself would run are not offered."""
     functions = []
@@ -217,15 +217,19 @@ def _tool_use(
             if tool.get("description"):
                 function["description"] = tool["description"]
             functions.append({"type": "function", "function": function})
-    if not functions:
-        return None
-    kind = choice.get("type", "auto")
-    if kind == "tool":
-        wanted: Any = {"type": "function", "function": {"name": choice.get("name")}}
+    choice = {"type": "auto"} if choice is None else choice
+    kind, name = choice.get("type"), choice.get("name")
+    if kind == "tool" and isinstance(name, str):
+        wanted: Any = {"type": "function", "function": {"name": name}}
     elif isinstance(kind, str) and kind in CHOICES:
         wanted = CHOICES[kind]
     else:
-        raise ApiError(400, f"tool_choice has the type {kind!r:.40}", param="tool_choice")
+        raise ApiError(
+            400,
+            f'tool_choice is {choice!r:.80}; it must have the type "auto", "any", "none", or '
+            '"tool" and the name of one',
+            param="tool_choice",
+        )
     parallel = not choice.get("disable_parallel_tool_use", False)
     return service.slots.tool_use(functions, wanted, parallel=parallel)
 

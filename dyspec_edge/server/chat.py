@@ -59,7 +59,7 @@ class ChatBody(SamplingFields):
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = None
     parallel_tool_calls: bool = True
     n: int | None = Field(None, ge=1)
 
@@ -92,10 +92,9 @@ class ChatBody(SamplingFields):
         Raises:
             OptionError: a value that has no meaning, or a model that knows no tools.
         """
-        if not self.tools:
-            return None
-        choice = self.tool_choice or "auto"
-        return service.slots.tool_use(self.tools, choice, parallel=self.parallel_tool_calls)
+        return service.slots.tool_use(
+            self.tools or (), self.tool_choice, parallel=self.parallel_tool_calls
+        )
 
     def schema_wanted(self) -> dict[str, Any] | bool | None:
         """The JSON schema that the reply has to keep, or None.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from dyspec_edge.engine import SamplingParams
 from dyspec_edge.errors import OptionError
@@ -27,9 +27,16 @@ PLAIN = (
 
 
 class Fields(BaseModel):
-    """A JSON body; what nobody knows is ignored."""
+    """A JSON body; what nobody knows is ignored, null is as good as left out."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class SamplingFields(Fields):

@@ -79,7 +79,7 @@ class OllamaChatBody(OllamaBody):
 
     def request(self, service: Service) -> Request:
         """What is asked for; errors as of `Request`s of a chat."""
-        tools = service.slots.tool_use(self.tools, "auto", parallel=True) if self.tools else None
+        tools = service.slots.tool_use(self.tools or ())
         return self._request(service, self.messages, tools)
 
 

@@ -37,7 +37,7 @@ class ResponsesBody(SamplingFields):
     previous_response_id: str | None = None
     text: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: Any = None
     parallel_tool_calls: bool = True
     metadata: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -82,10 +82,9 @@ class ResponsesBody(SamplingFields):
             for tool in self.tools or ()
             if tool.get("type") == "function"
         ]
-        if not functions:
-            return None
-        choice = self.tool_choice or "auto"
-        return service.slots.tool_use(functions, choice, parallel=self.parallel_tool_calls)
+        return service.slots.tool_use(
+            functions, self.tool_choice, parallel=self.parallel_tool_calls
+        )
 
 
 async def responses(service: Service, http: HttpRequest) -> Response:
@@ -113,7 +112,7 @@ class _Writer:
             "model": service.name,
             **fields,
             "tools": fields["tools"] or [],
-            "tool_choice": body.tool_choice or "auto",
+            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
             "parallel_tool_calls": body.parallel_tool_calls,
             "text": body.text or {"format": {"type": "text"}},
             "error": None,

@@ -25,6 +25,7 @@ from dyspec_edge.engine import Chunk, Message, Prompt
 from dyspec_edge.engine.kept import LEAST_TOKENS, KeptSessions
 from dyspec_edge.engine.prompt import Dialogue, PromptBuilder
 from dyspec_edge.engine.session import Session
+from dyspec_edge.errors import OptionError
 from dyspec_edge.load.loading import Loaded
 from dyspec_edge.server.request import Request
 from dyspec_edge.server.steps import StepWriter
@@ -186,13 +187,29 @@ class Slots:
         """Whether a slot can be taken."""
         return any(not slot.is_taken for slot in self.all)
 
-    def tool_use(self, tools: Sequence[Tool], choice: Any, *, parallel: bool) -> ToolUse:
+    def tool_use(
+        self, tools: Sequence[Tool], choice: Any = None, *, parallel: bool = True
+    ) -> ToolUse | None:
         """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`, checked; from any thread.
 
+        Args:
+            choice: None for "auto".
+
+        Returns:
+            None where there are no tools.
+
         Raises:
-            OptionError: as `ToolUse`.
+            OptionError: as `ToolUse`, or a call is required and there is nothing to call.
         """
-        return self._prompts.tool_use(tools, choice, parallel=parallel)
+        choice = "auto" if choice is None else choice
+        if tools:
+            return self._prompts.tool_use(tools, choice, parallel=parallel)
+        if choice not in ("auto", "none"):
+            raise OptionError(
+                f"tool_choice is {choice!r:.80}, and no function is offered; give tools, or leave "
+                "tool_choice out"
+            )
+        return None
 
     def prepare(
         self,

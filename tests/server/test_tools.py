@@ -109,6 +109,47 @@ def test_tools_are_refused_by_name(server: TinyServer) -> None:
         assert word in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [7, 0, True, [], ["weather"], {}, "", "weather", {"type": "function"}, {"name": "weather"},
+     {"type": "function", "function": 7}, {"type": "function", "function": {"name": [1]}},
+     {"type": "function", "function": {"name": "clock"}}, {"type": "tool"},
+     {"type": "tool", "name": 7}, {"type": "tool", "name": "clock"}],
+    ids=repr,
+)  # fmt: skip
+def test_a_choice_that_means_nothing_is_named(server: TinyServer, choice: Any) -> None:
+    for path, body in (
+        ("chat/completions", {"messages": MESSAGES, "tools": TOOLS}),
+        ("responses", {"input": "the cat", "tools": [{"type": "function", **FUNCTION}]}),
+        ("messages", {"messages": MESSAGES, "max_tokens": 2,
+                      "tools": [{"name": "weather", "input_schema": SCHEMA}]}),
+    ):  # fmt: skip
+        answer = server.post(f"/v1/{path}", {**body, "tool_choice": choice})
+        assert answer.status_code == 400, path
+        assert answer.json()["error"]["message"].startswith("tool_choice"), path
+
+
+def test_a_call_is_required_and_there_is_nothing_to_call(server: TinyServer) -> None:
+    web: Any = {"type": "web_search"}
+    for path, body in (
+        ("chat/completions", {"messages": MESSAGES, "tool_choice": "required"}),
+        ("responses", {"input": "the cat", "tools": [web], "tool_choice": "required"}),
+        ("messages", {"messages": MESSAGES, "max_tokens": 2, "tool_choice": {"type": "any"}}),
+    ):
+        answer = server.post(f"/v1/{path}", body)
+        assert answer.status_code == 400, path
+        assert "no function is offered" in answer.json()["error"]["message"], path
+
+
+def test_null_is_as_good_as_left_out(server: TinyServer) -> None:
+    nulls = dict.fromkeys(("tools", "tool_choice", "parallel_tool_calls", "stream", "n", "seed"))
+    answer = server.post(
+        "/v1/chat/completions",
+        {"messages": MESSAGES, "max_tokens": 2, "response_format": {"type": None}, **nulls},
+    )
+    assert answer.status_code == 200, answer.text
+
+
 def test_messages_with_a_tool(claude: anthropic.Anthropic) -> None:
     tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
     wanted: Any = {"type": "tool", "name": "weather"}
