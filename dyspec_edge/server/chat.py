@@ -59,7 +59,7 @@ class ChatBody(SamplingFields):
     response_format: ResponseFormat | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
     n: int | None = Field(None, ge=1)
 

@@ -37,7 +37,7 @@ class ResponsesBody(SamplingFields):
     previous_response_id: str | None = None
     text: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Any = None
+    tool_choice: Any = "auto"
     parallel_tool_calls: bool = True
     metadata: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -112,7 +112,7 @@ class _Writer:
             "model": service.name,
             **fields,
             "tools": fields["tools"] or [],
-            "tool_choice": "auto" if body.tool_choice is None else body.tool_choice,
+            "tool_choice": body.tool_choice,
             "parallel_tool_calls": body.parallel_tool_calls,
             "text": body.text or {"format": {"type": "text"}},
             "error": None,

@@ -188,12 +188,9 @@ class Slots:
         return any(not slot.is_taken for slot in self.all)
 
     def tool_use(
-        self, tools: Sequence[Tool], choice: Any = None, *, parallel: bool = True
+        self, tools: Sequence[Tool], choice: Any = "auto", *, parallel: bool = True
     ) -> ToolUse | None:
         """OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`, checked; from any thread.
-
-        Args:
-            choice: None for "auto".
 
         Returns:
             None where there are no tools.
@@ -201,7 +198,6 @@ class Slots:
         Raises:
             OptionError: as `ToolUse`, or a call is required and there is nothing to call.
         """
-        choice = "auto" if choice is None else choice
         if tools:
             return self._prompts.tool_use(tools, choice, parallel=parallel)
         if choice not in ("auto", "none"):
