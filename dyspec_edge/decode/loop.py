@@ -196,10 +196,11 @@ class Conversation:
         timer.grown()
         found = self.verifier.verify(self.target, drafter, tree, nodes, self._sampler, index)
         drafter.commit(tree, found.path)
+        timer.verified()
         checked = tuple(nodes.tolist())
         if drafter.hears:
             self._tell(len(self.target.tokens) - len(found.path), checked, found.path)
-        cost = timer.verified(found.draw_seconds)
+        cost = timer.finished(found.draw_seconds)
         self.policy.learn(tree, found.path, found.tokens, cost)
         if not tree.num_forced:
             self._best = max(found.num_accepted, BEST_KEPT * self._best)

@@ -29,11 +29,11 @@ class StepCost(NamedTuple):
 
 
 class StepTimer:
-    """Times the steps of one conversation: `start`, `grown`, `verified`."""
+    """Times the steps of one conversation: `start`, `grown`, `verified`, `finished`."""
 
     def __init__(self, target: Cache, drafter: Drafter) -> None:
         self._target, self._drafter = target, drafter
-        self._started = self._grown = self._read_before = 0.0
+        self._started = self._grown = self._verified = self._read_before = 0.0
         self._rows_before = 0
 
     def start(self) -> None:
@@ -46,14 +46,18 @@ class StepTimer:
         """The tree is there; the target comes next."""
         self._grown = time.perf_counter()
 
-    def verified(self, draw_seconds: float) -> StepCost:
-        """What it cost, now that both caches hold the accepted path."""
+    def verified(self) -> None:
+        """Both caches hold the accepted path; what the draft is told of it comes next."""
+        self._verified = time.perf_counter()
+
+    def finished(self, draw_seconds: float) -> StepCost:
+        """What it cost."""
         now = time.perf_counter()
         read = self._drafter.read_seconds - self._read_before
         return StepCost(
             seconds=now - self._started - read,
             draft_seconds=self._grown - self._started - read,
-            target_seconds=now - self._grown - draw_seconds,
+            target_seconds=self._verified - self._grown - draw_seconds,
             draw_seconds=draw_seconds,
             num_rows=self._target.num_rows - self._rows_before,
         )

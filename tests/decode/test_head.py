@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -320,3 +322,40 @@ def test_a_head_that_is_wrong_is_left_alone(
             found += made
         num_asked = decoder.drafter.totals.num_passes
     assert num_asked < 0.6 * len(found), "one pass of several that a chain would take"
+
+
+def test_hearing_costs_the_same_however_much_is_unread(
+    kind: str, tiny_headed: Callable[..., TinyPair]
+) -> None:
+    """What waits to be read is not copied for each token that joins it."""
+    pair = tiny_headed(kind)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        head = layers_of(decoder)[0]
+        row = np.ones((1, head.cache.context.model.num_embd), np.float32)
+        grown = 0
+        tracemalloc.start()
+        for position in range(400):
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            head.hear(position, [3], row)
+            _, peak = tracemalloc.get_traced_memory()
+            grown += peak - before > 10 * row.nbytes
+        tracemalloc.stop()
+        assert grown < 12
+
+
+def test_hearing_is_no_part_of_what_the_targets_pass_took(
+    pair: TinyPair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head may read meanwhile; what passes cost must not depend on it."""
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        hear = decoder.drafter.hear
+        slow = 0.2
+
+        def slowly(*heard: Any) -> None:
+            time.sleep(slow)
+            hear(*heard)
+
+        monkeypatch.setattr(decoder.drafter, "hear", slowly)
+        found = list(steps(decoder, prompt(), WARM, seed=1, max_tokens=4))
+    assert all(step.cost.target_seconds < slow < step.cost.seconds for step in found)

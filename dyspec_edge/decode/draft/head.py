@@ -42,7 +42,9 @@ class HeadDrafter(ModelDrafter):
         self._start = 0  # where in the text the cache begins
         self._num_read = 0  # tokens of the cache, when the following were last true
         self._pending: list[int] = []  # heard, not read
-        self._states = self._unknown  # before each of them and, one more, before what follows
+        size = cache.context.model.num_embd
+        # Before each of them and, one more, before what follows; then there is room for others.
+        self._states = np.zeros((1, size), np.float32)
 
     @property
     def shared_cache(self) -> Cache | None:
@@ -70,11 +72,12 @@ class HeadDrafter(ModelDrafter):
             known = first
         if known - first > len(tokens):  # it was read again, and nothing of it is new
             return
-        new = tokens[known - first :]
-        # A token that was known may have been read with a guess of what follows.
-        behind = states[known - first - 1 : known - first] if known > first else self._states[-1:]
-        self._pending += new
-        self._states = np.concatenate([self._states[:-1], behind, states[known - first :]])
+        num, num_known = len(self._pending), known - first
+        self._pending += tokens[num_known:]
+        self._make_room(1 + len(self._pending))
+        if num_known:  # a token that was known may have been read with a guess of what follows
+            self._states[num] = states[num_known - 1]
+        self._states[num + 1 : 1 + len(self._pending)] = states[num_known:]
         while len(self._pending) >= MOST_PENDING:
             self._read()
 
@@ -99,21 +102,20 @@ class HeadDrafter(ModelDrafter):
         kept = max(0, length - self._start)
         num_read = len(self.cache.tokens)
         if kept < num_read or kept == 0:
-            self._pending, self._states = [], self._unknown
+            self._forget()
             self._num_read = self.cache.rewind(kept)
             self._start = self._start if kept else 0
             return
         self.cache.rewind(num_read)  # drops a tree
         del self._pending[kept - num_read :]
-        self._states = self._states[: kept - num_read + 1]
 
     def _take_unread(self) -> list[int]:
         self._settle()
-        self.cache.set_states(self._states)
+        self._give_states()
         return list(self._pending)
 
     def _read(self) -> None:
-        self.cache.set_states(self._states)
+        self._give_states()
         self.cache.read(self._pending[:MOST_PENDING])
         self._settle()
 
@@ -122,14 +124,24 @@ class HeadDrafter(ModelDrafter):
         num = len(self.cache.tokens) - self._num_read
         self._num_read = len(self.cache.tokens)
         if num > 0:
+            left = 1 + len(self._pending) - num
+            self._states[:left] = self._states[num : num + left]
             del self._pending[:num]
-            self._states = self._states[num:]
 
     def _restart(self, first: int) -> None:
         self.cache.rewind(0)
         self._start, self._num_read = first, 0
-        self._pending, self._states = [], self._unknown
+        self._forget()
 
-    @property
-    def _unknown(self) -> npt.NDArray[np.float32]:
-        return np.zeros((1, self.cache.context.model.num_embd), np.float32)
+    def _forget(self) -> None:
+        self._pending = []
+        self._states[0] = 0.0  # not known
+
+    def _give_states(self) -> None:
+        self.cache.set_states(self._states[: 1 + len(self._pending)])
+
+    def _make_room(self, num: int) -> None:
+        if num > len(self._states):  # twice as much: not again in the next step
+            more = np.zeros((2 * num, self._states.shape[1]), np.float32)
+            more[: len(self._states)] = self._states
+            self._states = more
