@@ -1,8 +1,8 @@
 """First loads beside programs that come and go: do prices heal, and does plain decoding not win?
 
-A first load beside bursts, from an empty cache directory, then all is quiet: a second load writes a
-text, and so does one whose first load nothing disturbed.  The reverse: a quiet first load, then
-`priced` and plain decoding take turns beside bursts.
+A first load beside bursts, from an empty cache directory, then all is quiet: a second load takes
+turns with an engine that nothing ever disturbed.  The reverse: a quiet first load, then `priced`
+takes turns with plain decoding beside bursts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def bursts(
 ) -> None:
     """Loads beside bursts, then quiet ones; and the reverse."""
     prompts = choose(bench.setup.prompts, categories, each, 0)
-    bench.expect(3 * tries)
+    bench.expect(2 * tries)
     rows, document = [], []
     for number in range(tries):
         prompt = prompts[number % len(prompts)]
@@ -72,9 +72,9 @@ def bursts(
                 {"kind": kind, "try": number, "prompt": prompt.id},
                 partial(job, bench, prompt, processes),
             )
-            for kind, job in (("quiet", _quiet), ("heals", _heals), ("bears", _bears))
+            for kind, job in (("heals", _heals), ("bears", _bears))
         }
-        quiet, healed = (_rate(runs[kind]["steps"]) for kind in ("quiet", "heals"))
+        quiet, healed = (_rate(runs["heals"][side]) for side in ("quiet", "healed"))
         against_plain = _rate(runs["bears"]["priced"]) / _rate(runs["bears"]["none"])
         rows.append(
             {
@@ -96,18 +96,15 @@ def bursts(
     bench.finish({"tries": document, "worst": worst, "median_healed": median})
 
 
-def _quiet(bench: Bench, prompt: Prompt, _processes: int) -> dict[str, Any]:
-    with empty_cache(), closing(Engine.load(bench.setup.config("priced"))) as engine:
-        return {"steps": _written(engine, prompt, bench.setup.num_tokens), **_said(engine)}
-
-
 def _heals(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
-    with empty_cache():
-        with company(processes), closing(Engine.load(bench.setup.config("priced"))) as engine:
-            first = _said(engine)["said"]
-        with closing(Engine.load(bench.setup.config("priced"))) as engine:
-            steps = _written(engine, prompt, bench.setup.num_tokens)
-            return {"steps": steps, "first": first, **_said(engine)}
+    config = bench.setup.config("priced")
+    with empty_cache(), closing(Engine.load(config)) as quiet, empty_cache():
+        with company(processes), closing(Engine.load(config)) as first:
+            disturbed = _said(first)
+        with closing(Engine.load(config)) as healed:
+            written = _written(bench, prompt, quiet=quiet, healed=healed)
+            said = {"quiet": _said(quiet), "first": disturbed, "healed": _said(healed)}
+            return {**written, "said": said}
 
 
 def _bears(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
@@ -117,20 +114,18 @@ def _bears(bench: Bench, prompt: Prompt, processes: int) -> dict[str, Any]:
         closing(Engine.load(bench.setup.config("none"))) as plain,
         company(processes),
     ):
-        num_tokens = bench.setup.num_tokens
-        engines = {"priced": priced, "none": plain}
-        sides = {name: tokens_of(engine, prompt, num_tokens) for name, engine in engines.items()}
-        found = take_turns(sides, num_tokens)
-        return {name: written.steps for name, written in found.items()}
+        return _written(bench, prompt, priced=priced, none=plain)
 
 
-def _written(engine: Engine, prompt: Prompt, num_tokens: int) -> list[tuple[int, float]]:
-    reply = {"priced": tokens_of(engine, prompt, num_tokens)}
-    return take_turns(reply, num_tokens)["priced"].steps
+def _written(bench: Bench, prompt: Prompt, **engines: Engine) -> dict[str, Any]:
+    """The steps of engines that take turns at one text."""
+    num_tokens = bench.setup.num_tokens
+    sides = {name: tokens_of(engine, prompt, num_tokens) for name, engine in engines.items()}
+    return {name: side.steps for name, side in take_turns(sides, num_tokens).items()}
 
 
-def _said(engine: Engine) -> dict[str, Any]:
-    return {"said": [line for line in engine.notices if line.startswith("policy")]}
+def _said(engine: Engine) -> list[str]:
+    return [line for line in engine.notices if line.startswith("policy")]
 
 
 def _rate(steps: Sequence[Sequence[float]]) -> float:

@@ -7,9 +7,10 @@ kept curve:
     own      the curve was off at n.  Sizes that nobody has seen share it: between two that were
              seen by the logarithm of n, beyond the last one as it is there.
 
-A size is *sure* while it was seen lately, at load or in use; others are *doubtful*, and hoped to
-cost no more than the next smaller sure one.  Company only ever adds time, so a size is never priced
-above a larger one.
+A size is *sure* while it was seen lately, at load or in use, and passes of one row take as long as
+they did then: these wait for memory, larger ones compute, and what slows the one may leave the
+other.  Others are *doubtful*, and hoped to cost no more than the next smaller sure one.  Company
+only ever adds time, so a size is never priced above a larger one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ WANES, SURE = 0.99, 0.5
 DRIFT, PATIENCE = 0.2, 32
 """All sizes look that much slower or faster: a pass of one row is to say whether they are, unless
 the last one is less than so many passes ago."""
+
+SHIFT = 0.1
+"""Passes of one row are that much slower or faster: what others cost is to be seen again."""
 
 SLOWLY, OUTLIER = 0.05, 0.7
 """Beside passes of one row, what surprises is the size's own, an outlier in part; where there were
@@ -71,6 +75,7 @@ class LiveCurve:
         self._group = [_nearest(TARGET_SIZES, max(1, n)) for n in self._size]
         self._groups = np.array(self._group)
         self._weights = [0.0] * len(TARGET_SIZES)
+        self._common_then = [0.0] * len(TARGET_SIZES)  # when the size was seen last
         for n in curve.sure:
             if n <= largest:
                 self._own[n] = 0.0
@@ -110,7 +115,8 @@ class LiveCurve:
 
     def is_sure(self, num_rows: int) -> bool:
         """Whether passes of about that size were seen lately."""
-        return num_rows <= 1 or self._weights[self._group[num_rows]] >= SURE
+        group = self._group[num_rows]
+        return num_rows <= 1 or (self._weights[group] >= SURE and not self._has_shifted(group))
 
     def hoped(self, stake: float, most: float = math.inf) -> Seconds:
         """As `table`, but a doubtful size costs what the next smaller sure one does.
@@ -127,8 +133,8 @@ class LiveCurve:
 
     @property
     def feared(self) -> Seconds:
-        """As `table`, but a doubtful size costs at least what was kept."""
-        return np.maximum(self.table, np.where(self._sure, 0.0, self._base * self.factor))
+        """As `table`, but a size that was not seen for long costs at least what was kept."""
+        return np.maximum(self.table, np.where(self._seen, 0.0, self._base * self.factor))
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """Take a pass of `num_rows` rows into account; sizes beyond the table teach nothing."""
@@ -177,10 +183,13 @@ class LiveCurve:
         num_seen = self._num_seen.get(num_rows, 0)
         self._num_seen[num_rows] = num_seen + 1
         weight = min(self._weights[group], SURE + num_seen)
+        shifted = [n for n in self._own if n > 1 and self._has_shifted(self._group[n])]
         own = self._own[num_rows] if num_rows in self._own else self._correction(num_rows)
         surprise = ratio - self._common - own
-        if weight < SURE:
-            taken, weight = surprise, 0.0
+        if weight < SURE or self._has_shifted(group):
+            taken = surprise
+            # What one row does more than the others, it does beside all of them.
+            self._take(taken, *(n for n in shifted if self._group[n] != group))
         elif weight < KNOWN or self._num_since < WINDOW:
             taken = max(-OUTLIER, min(OUTLIER, surprise)) / (1.0 + weight)
         else:
@@ -188,11 +197,22 @@ class LiveCurve:
             self._others.append(ratio - own - taken)
             if len(self._others) > WINDOW // 2:
                 self._common = _median(self._others)
-        self._own[num_rows] = own + taken
-        self._taken[num_rows] = self._taken.get(num_rows, 0.0) + taken
+        self._own[num_rows] = own
+        self._take(taken, num_rows)
         self._num_since += 1
         self._wane(group)
         self._weights[group] = min(MOST, self._weights[group] + 1.0)
+        self._common_then[group] = self._common
+
+    def _take(self, taken: float, *sizes: int) -> None:
+        """As their own."""
+        for n in sizes:
+            self._own[n] += taken
+            self._taken[n] = self._taken.get(n, 0.0) + taken
+
+    def _has_shifted(self, group: int) -> bool:
+        """Whether one row is slower or faster than when the size was seen."""
+        return abs(self._common - self._common_then[group]) > SHIFT
 
     def _wane(self, group: int) -> None:
         self._weights = [w if g == group else WANES * w for g, w in enumerate(self._weights)]
@@ -205,8 +225,10 @@ class LiveCurve:
     def _correct(self) -> None:
         known = sorted(self._own)
         own = np.interp(self._log_size, np.log(known), [self._own[n] for n in known])
-        self._sure = sure = np.array([w >= SURE for w in self._weights])[self._groups]
-        sure[:2] = True
+        seen = np.array(self._weights) >= SURE
+        steady = [not self._has_shifted(g) for g in range(len(self._weights))]
+        self._seen, sure = seen[self._groups], (seen & steady)[self._groups]
+        self._seen[:2] = sure[:2] = True
         own = np.where(sure, own, np.minimum(own, 0.0))
         self._corrections = own
         prices = self._base * np.exp(own + self._common)

@@ -14,7 +14,7 @@ import pytest
 from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter, NoDrafter
 from dyspec_edge.decode.policy.account import EPS, STAKE
-from dyspec_edge.decode.policy.priced import A0, LEAVES, ROWS, WIDE_LEAVES, PricedPolicy
+from dyspec_edge.decode.policy.priced import LEAVES, ROWS, WIDE_LEAVES, PricedPolicy
 from dyspec_edge.decode.policy.reading import SHARES
 from dyspec_edge.decode.sampling import SamplingParams
 from dyspec_edge.decode.timing import StepCost
@@ -208,7 +208,7 @@ def test_cheap_rows_make_large_trees(run: Run) -> None:
     assert np.mean(world.sizes) > 10
     assert world.num_drafted > 2 * len(world.sizes)
     assert plain_seconds(world, 600) / world.now > 3.0
-    assert policy.acceptance == pytest.approx(0.75, abs=0.15)
+    assert policy.acceptance.now == pytest.approx(0.75, abs=0.15)
 
 
 @pytest.mark.parametrize(("num_leaves", "most"), [(8, LEAVES), (40, 40), (256, WIDE_LEAVES)])
@@ -298,7 +298,7 @@ def test_an_always_wrong_draft_costs_the_stake_and_no_more(
     policy.append(run(world, with_draft=with_draft, at_step=watch))
     assert plain[-1] / world.now > 0.97
     if with_draft and prices in (F16, STREAMED):
-        assert policy[0].acceptance < 0.8
+        assert policy[0].acceptance.now < 0.8
 
 
 @pytest.mark.parametrize("prices", [F16, Q4, STREAMED, EXPERTS])
@@ -359,11 +359,10 @@ def test_so_much_of_the_prompt_is_read_as_pays(
     world = World(text, curves, unread=prompt)
     assert policy.begin(text, world)
     assert world.longest_read == longest
-    assert policy.acceptance == pytest.approx(A0 * SHARES.get(longest or prompt, 1.0))
-    assert policy.as_dict()["acceptance"] == pytest.approx(A0), "of what is read whole"
+    assert policy.acceptance.share == SHARES.get(longest or prompt, 1.0)
     world.unread = prompt
     assert policy.begin(fresh_text(prompt + 1, seed=1), world), "again as much"
-    assert policy.acceptance == pytest.approx(A0 * SHARES.get(longest or prompt, 1.0))
+    assert policy.acceptance.share == SHARES.get(longest or prompt, 1.0)
 
 
 def test_the_prompt_is_not_read_where_that_cannot_pay() -> None:
@@ -403,7 +402,7 @@ def test_nothing_is_read_for_tokens_that_a_reply_may_not_have(
     world = World(fresh_text(718 + longest), curves)
     policy = PricedPolicy(ENDS)
     policy.set_prices(live_prices(*curves))
-    seen = {"acceptance": acceptance, "num_replies": 4, "reply_tokens": 416}
+    seen = {"acceptances": [acceptance] * 5, "num_replies": 4, "reply_tokens": 416}
     policy.restore({**policy.as_dict(), **seen})
     run(world, policy=policy, prompt=718)
     assert (world.read_seconds > 0.0) == reads
@@ -417,7 +416,7 @@ def test_what_was_learned_is_kept(run: Run) -> None:
     other.restore(policy.as_dict())
     assert other.as_dict() == policy.as_dict()
     assert other.left == pytest.approx((1 + STAKE) * other.target.at(1)), "a fresh account"
-    for wrong in ({}, {**policy.as_dict(), "acceptance": 7.0}, {**policy.as_dict(), "seen": 0.0}):
+    for wrong in ({}, {**policy.as_dict(), "acceptances": [7.0]}, {**policy.as_dict(), "seen": 0.0}):
         with pytest.raises((KeyError, ValueError)):
             other.restore(wrong)
 

@@ -69,8 +69,8 @@ def test_what_one_policy_observes_is_true_for_all() -> None:
     for _ in range(5):
         one.target.observe(1, 2 * F16[0].at(1))
     assert other.target.at(8) == pytest.approx(2 * F16[0].at(8))
-    one.acceptance = 0.5
-    assert other.acceptance == 0.8, "how well a draft fits is a matter of the text"
+    one.acceptance.remember([0.5])
+    assert other.acceptance.texts == [], "how well a draft fits is a matter of the text"
 
 
 def test_what_use_has_taught_is_kept() -> None:

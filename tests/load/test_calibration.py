@@ -100,23 +100,23 @@ def test_what_was_learned_belongs_to_the_pair(kept: DiskCache) -> None:
     policy, other = PricedPolicy(ENDS), PricedPolicy(ENDS)
     for each in (policy, other):
         each.set_prices(live_prices(*F16))
-    policy.acceptance = 0.6
+    policy.acceptance.remember([0.6])
     Calibrator(kept, KEY, KEY).remember(policy)
     Calibrator(kept, KEY, None).recall(other)
-    assert other.acceptance == 0.8
+    assert other.acceptance.texts == []
     Calibrator(kept, KEY, KEY, afresh=True).recall(other)
-    assert other.acceptance == 0.8
+    assert other.acceptance.texts == []
     Calibrator(kept, KEY, KEY).recall(other)
-    assert other.acceptance == 0.6
+    assert other.acceptance.texts == [0.6]
     learned = next(file for file in files(kept) if '"learned"' in file.read_text())
     text = learned.read_text()
-    for wrong in ("7.5", "Infinity", "NaN", "[]"):
+    for wrong in ("7.5", "Infinity", "NaN", "[]", "null"):
         learned.write_text(text.replace("0.6", wrong))
         Calibrator(kept, KEY, KEY).recall(other)
-        assert other.acceptance == 0.6
+        assert other.acceptance.texts == [0.6]
     learned.write_text(text.replace('"num_replies": 1', '"num_replies": 1e999'))
     Calibrator(kept, KEY, KEY).recall(other)
-    assert other.acceptance == 0.6
+    assert other.acceptance.texts == [0.6]
 
 
 def test_what_was_learned_without_a_draft_is_kept_beside_the_rest(kept: DiskCache) -> None:
@@ -124,13 +124,14 @@ def test_what_was_learned_without_a_draft_is_kept_beside_the_rest(kept: DiskCach
     with_draft.set_prices(live_prices(*F16))
     without.set_prices(live_prices(*Q4))
     assert not without.uses_draft
-    with_draft.acceptance, without.copies.miss = 0.6, 3.0
+    with_draft.acceptance.remember([0.6])
+    without.copies.miss = 3.0
     for policy in (with_draft, without):
         Calibrator(kept, KEY, KEY).remember(policy)
     again = PricedPolicy(ENDS)
     again.set_prices(live_prices(*F16))
     Calibrator(kept, KEY, KEY).recall(again)
-    assert again.acceptance == 0.6
+    assert again.acceptance.texts == [0.6]
     again.set_prices(live_prices(*Q4))
     Calibrator(kept, KEY, KEY).recall(again)
     assert again.copies.miss == 3.0

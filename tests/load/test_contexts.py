@@ -258,8 +258,9 @@ def test_prices_are_shared_and_accounts_are_not(tiny_pair: TinyPair) -> None:
         assert isinstance(second, PricedPolicy)
         assert first.target is second.target
         assert first.prices is second.prices
-        first.acceptance, first.account.plain = 0.3, 7.0
-        assert (second.acceptance, second.account.plain) == (0.8, 0.0)
+        first.acceptance.remember([0.3])
+        first.account.plain = 7.0
+        assert (second.acceptance.texts, second.account.plain) == ([], 0.0)
 
 
 def test_what_one_has_learned_the_next_begins_with(
@@ -279,10 +280,10 @@ def test_what_one_has_learned_the_next_begins_with(
     with loaded(tiny_pair, policy="priced") as shared:
         first = shared.conversation()
         assert isinstance(first.policy, PricedPolicy)
-        first.policy.acceptance = 0.5
+        first.policy.acceptance.remember([0.5])
         first.close()
-        assert opened(shared).acceptance == 0.5
+        assert opened(shared).acceptance.texts == [0.5]
     kept = sorted((tmp_path / "cache" / "curves").iterdir())
     with loaded(tiny_pair, policy="priced") as again:
-        assert opened(again).acceptance == 0.5
+        assert opened(again).acceptance.texts == [0.5]
     assert sorted((tmp_path / "cache" / "curves").iterdir()) == kept

@@ -432,10 +432,10 @@ def test_what_was_learned_outlives_the_engine(tiny_pair: TinyPair, fake_curves: 
     fake_curves(*CHEAP_ROWS)
     with opened(*tiny_pair, policy="priced") as engine:
         converse(engine)
-        learned = engine.conversation.policy.figures()["acceptance"]
-    assert learned != 0.8
+        learned = engine.conversation.policy.as_dict()["acceptances"]
+    assert learned
     with opened(*tiny_pair, policy="priced") as engine:
-        assert engine.conversation.policy.figures()["acceptance"] == learned
+        assert engine.conversation.policy.as_dict()["acceptances"] == learned
 
 
 # The choice of a policy under `residual`

@@ -2,7 +2,7 @@
 
 A node in the tree costs the target a row; a node that is expanded costs the draft a row.  Both
 prices are measured (cost.py); what a node may earn is P, the product of the confidences on its
-path.  A second is worth R tokens, those of the best plain chain at the present acceptance.  One
+path.  A second is worth R tokens, those of the best plain chain at the present acceptance (acceptance.py).  One
 step (native/src/planning.cpp weighs, this module pays):
 
     the text's own copy enters the tree for nothing
@@ -26,6 +26,7 @@ from dyspec_edge import native
 from dyspec_edge.decode.cost import chain_rate
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.live_curve import LiveCurve
+from dyspec_edge.decode.policy.acceptance import Acceptance
 from dyspec_edge.decode.policy.account import Account
 from dyspec_edge.decode.policy.copies import LEAST_CONFIDENCE, Copies
 from dyspec_edge.decode.policy.interface import ROOT, Nodes, Policy
@@ -34,12 +35,6 @@ from dyspec_edge.decode.policy.trials import Trials
 from dyspec_edge.decode.prices import HEADROOM, HOPE, TARGET_ROWS, LivePrices
 from dyspec_edge.decode.timing import StepCost
 from dyspec_edge.decode.tree import TokenTree
-
-A0, AW, A_MAX = 0.8, 0.05, 0.985
-"""Chance that the draft's first child is right: start, weight of an observation, at most."""
-
-A_RETURN = 0.02
-"""Share of the way back to `A0` that a goes in a step without a draft, to try it again."""
 
 K, ROWS, LEAVES, WIDE_LEAVES = 4, TARGET_ROWS, 16, TARGET_ROWS
 """Children kept per drafted node; rows of one verify; leaves, and live branches of the draft, the
@@ -58,7 +53,7 @@ class PricedPolicy(Policy):
     Attributes:
         prices: what passes cost; set by `set_prices` before the first reply.
         target, draft: the curves of those that are used; a draft that cannot pay is left out.
-        acceptance: a.
+        acceptance: of the draft, in this text and in others.
         copies: the text's own.
         account: what this reply cost, and would have cost plainly.
     """
@@ -71,7 +66,7 @@ class PricedPolicy(Policy):
     def __init__(self, end_tokens: npt.NDArray[np.int32]) -> None:
         self.name = "priced"
         self.max_nodes, self.max_leaves = ROWS - 1, LEAVES
-        self.acceptance = A0
+        self.acceptance = Acceptance()
         self.copies = Copies(end_tokens)
         self.account = Account()
         self.target: LiveCurve
@@ -113,6 +108,7 @@ class PricedPolicy(Policy):
     def begin(self, text: Sequence[int], drafter: Drafter) -> bool:
         """Follow the text, and decide whether the draft reads the prompt now."""
         num_new = self.copies.follow(text)
+        self.acceptance.begin()
         self._drafter = drafter if self.draft is not None else None
         self.account.begin()
         self._trials.begin(self.target.at(1))
@@ -142,7 +138,7 @@ class PricedPolicy(Policy):
         worth, left = 1.0 / token, self.left
         first, later = None, (0.0, 0.0, 0.0)
         if self._drafter is not None and self.draft is not None and may_draft:
-            worth = self._rate(self.acceptance)
+            worth = self._rate(self.acceptance.now)
             behind = self._drafter.num_behind
             missed = self.draft.at(behind) if behind else 0.0
             if missed < self._reading.budget(token, token - 1.0 / worth):
@@ -152,7 +148,7 @@ class PricedPolicy(Policy):
             later = self._draft_prices(0)
         planner.set_prices(
             target=self._planned,
-            acceptance=self.acceptance,
+            acceptance=self.acceptance.now,
             worth=worth,
             left=left,
             max_depth=max_depth,
@@ -177,11 +173,7 @@ class PricedPolicy(Policy):
     ) -> None:
         """Count hits and misses, and settle the account."""
         drafted = [i for i, node in enumerate(path) if tree.num_candidates[node] > 0]
-        for i in drafted:
-            hit = tree.candidate_ids[path[i], 0] == tokens[i]
-            self.acceptance = min(A_MAX, self.acceptance + AW * (float(hit) - self.acceptance))
-        if not drafted:
-            self.acceptance += A_RETURN * (A0 - self.acceptance)
+        self.acceptance.see([tree.candidate_ids[path[i], 0].item() == tokens[i] for i in drafted])
         self.copies.learn(tokens)
         self._reading.emit(len(tokens))
         # Deciding to do nothing cannot be saved by doing nothing more often: a plain step costs
@@ -202,9 +194,9 @@ class PricedPolicy(Policy):
     def figures(self) -> Mapping[str, float]:
         """What was learned: a, kappa, R in tokens a second, the account in seconds."""
         return {
-            "acceptance": self.acceptance,
+            "acceptance": self.acceptance.now,
             "kappa": self.copies.kappa,
-            "worth": self._rate(self.acceptance if self._has_read else 0.0),
+            "worth": self._rate(self.acceptance.now if self._has_read else 0.0),
             "account": self.account.plain - self.account.seconds,
             "plain": self.account.plain,
         }
@@ -212,7 +204,7 @@ class PricedPolicy(Policy):
     def as_dict(self) -> dict[str, Any]:
         """What was learned, for JSON; neither text nor prices are part of it."""
         return {
-            "acceptance": min(A_MAX, self._reading.whole(self.acceptance)),
+            "acceptances": self.acceptance.texts,
             "miss": self.copies.miss,
             "seen": self.copies.seen,
             "num_replies": self._reading.num_replies,
@@ -225,13 +217,13 @@ class PricedPolicy(Policy):
         Raises:
             KeyError, TypeError, ValueError: it is something else.
         """
-        acceptance, miss, seen = (float(saved[name]) for name in ("acceptance", "miss", "seen"))
+        miss, seen = float(saved["miss"]), float(saved["seen"])
         replies, tokens = int(saved["num_replies"]), int(saved["reply_tokens"])
-        numbers = (acceptance, miss, seen, replies, tokens)
-        finite = all(map(math.isfinite, numbers)) and 0 <= acceptance <= A_MAX
+        finite = math.isfinite(miss) and math.isfinite(seen)
         if not (finite and miss >= 0 and seen > 0 and replies >= 1 and tokens >= 1):
             raise ValueError("not what a priced policy has learned")
-        self.acceptance, self.copies.miss, self.copies.seen = acceptance, miss, seen
+        self.acceptance.remember(saved["acceptances"])
+        self.copies.miss, self.copies.seen = miss, seen
         self._reading.num_replies, self._reading.num_tokens = replies, tokens
 
     def _rate(self, acceptance: float) -> float:
@@ -256,7 +248,7 @@ class PricedPolicy(Policy):
         root = tree.token.item(0)
         if self._drafter is None or self.draft is None or root in self._end_tokens:
             return ROOT
-        plain, one, a = self.target.at(1), self.draft.at(1), self.acceptance
+        plain, one, a = self.target.at(1), self.draft.at(1), self.acceptance.now
         size = self._trials.size_to_see(self.target, self._planned, one, a, self.max_nodes)
         if not 1 < size <= max_depth:
             return ROOT
@@ -286,13 +278,16 @@ class PricedPolicy(Policy):
         if self.left < 2 * token:  # nothing would be left to use it
             return False
 
-        def saved(acceptance: float) -> float:
-            return token - 1.0 / chain_rate(target, one, min(A_MAX, acceptance), self.max_nodes)
+        def saved(share: float) -> float:
+            """In the mean of what the text may be: where drafting does not pay, it is left."""
+            possible = self.acceptance.possible
+            rates = [chain_rate(target, one, share * a, self.max_nodes) for a in possible]
+            return token - sum(1.0 / rate for rate in rates) / len(rates)
 
-        whole = self._reading.whole(self.acceptance)
-        reads = self._reading.choose(self._drafter, whole, token, saved, self.draft.at)
-        self.acceptance = min(A_MAX, self._reading.share * whole)
-        return reads
+        share = self._reading.choose(self._drafter, token, saved, self.draft.at)
+        if share > 0.0:
+            self.acceptance.read(share)
+        return share > 0.0
 
     def _draft_prices(self, behind: int) -> tuple[float, float, float]:
         assert self.draft is not None

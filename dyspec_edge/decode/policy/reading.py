@@ -29,12 +29,11 @@ class Reading:
 
     Attributes:
         num_replies, num_tokens: replies that were seen and their tokens.
-        share: of its acceptance that the draft has with what it has read.
         room: tokens that the reply may still have at most.
     """
 
     def __init__(self) -> None:
-        self.share, self.room = 1.0, math.inf
+        self.room = math.inf
         self.num_replies, self.num_tokens = 1, EXPECTED_REPLY
         self._emitted = 0
         self._prompt_seconds = 0.0
@@ -55,41 +54,37 @@ class Reading:
         """Take tokens of the reply."""
         self._emitted += num_tokens
 
-    def whole(self, acceptance: float) -> float:
-        """The acceptance that the draft would have, had it read everything."""
-        return acceptance / self.share
-
     def choose(
         self,
         drafter: Drafter,
-        whole: float,
         token: float,
         saved: Callable[[float], float],
         cost: Callable[[int], float],
-    ) -> bool:
+    ) -> float:
         """Let the drafter read so many tokens as promises most, if any.
 
         Args:
             drafter: gets its `longest_read`; it reads next.
-            whole: its acceptance, had it read everything.
             token: seconds of a plain one.
-            saved: of them by drafting, at an acceptance.
+            saved: of them by drafting, with a share of its acceptance.
             cost: seconds of reading so many tokens.
+
+        Returns:
+            The share of its acceptance that it then has; 0 if reading does not pay.
         """
         drafter.longest_read = None
         unread = drafter.num_behind
         shares = {n: share for n, share in SHARES.items() if n < unread} | {unread: 1.0}
         gains = {0: 0.0}
         for length, share in shares.items():
-            gain, seconds = saved(share * whole), cost(length)
+            gain, seconds = saved(share), cost(length)
             if seconds < self.budget(token, gain):
                 gains[length] = self._remaining * gain - seconds
         best = max(gains, key=gains.__getitem__)
         if best == 0:
-            return False
+            return 0.0
         drafter.longest_read = best if best < unread else None
-        self.share = shares[best]
-        return True
+        return shares[best]
 
     def budget(self, token: float, saved: float) -> float:
         """Seconds that reading may cost now.
@@ -103,6 +98,5 @@ class Reading:
 
     @property
     def _remaining(self) -> float:
-        """A reply that has outlived the mean is expected to go on for as long again, if it may."""
-        expected = max(self.num_tokens / self.num_replies - self._emitted, self._emitted)
-        return min(expected, self.room)
+        """Wherever a reply stands, it goes on for the mean, or as long again, if it may."""
+        return min(max(self.num_tokens / self.num_replies, self._emitted), self.room)
