@@ -169,8 +169,10 @@ class LiveCurve:
         change = self._common - believed
         for n, taken in self._taken.items():
             # What was taken for common was their own, or the other way round.
-            if asked or abs(taken - change) < abs(taken):
+            if asked:
                 self._own[n] -= change
+            elif change * taken > 0.0:
+                self._own[n] -= min(change, taken, key=abs)
         if abs(ratio - self._common) < DRIFT:
             self._taken.clear()
         self._others.clear()

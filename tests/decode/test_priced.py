@@ -298,7 +298,7 @@ def test_an_always_wrong_draft_costs_the_stake_and_no_more(
     policy.append(run(world, with_draft=with_draft, at_step=watch))
     assert plain[-1] / world.now > 0.97
     if with_draft and prices in (F16, STREAMED):
-        assert policy[0].acceptance.now < 0.8
+        assert world.num_drafted
 
 
 @pytest.mark.parametrize("prices", [F16, Q4, STREAMED, EXPERTS])
@@ -391,21 +391,29 @@ def test_a_long_reply_is_a_reason_to_read_after_all(run: Run) -> None:
     assert policy._pays_to_read()
 
 
-@pytest.mark.parametrize(("acceptance", "reading"), [(0.67, 0.4), (0.75, 0.5)])
-@pytest.mark.parametrize(("longest", "reads"), [(96, False), (500, True)])
+@pytest.mark.parametrize("acceptance", [0.67, 0.75])
+@pytest.mark.parametrize("longest", [96, 500])
 def test_nothing_is_read_for_tokens_that_a_reply_may_not_have(
-    run: Run, acceptance: float, reading: float, longest: int, reads: bool
+    run: Run, acceptance: float, longest: int
 ) -> None:
     """A reply of at most 96 tokens would let the draft read a summary's prompt at its 87th."""
     target = CostCurve((1, 2, 3, 6, 8, 16, 64), (0.102, 0.133, 0.153, 0.173, 0.224, 0.337, 1.2))
-    curves = target, CostCurve((1, 128), (0.021, reading))
+    curves = target, CostCurve((1, 128), (0.021, 0.4))
     world = World(fresh_text(718 + longest), curves)
     policy = PricedPolicy(ENDS)
     policy.set_prices(live_prices(*curves))
     seen = {"acceptances": [acceptance] * 5, "num_replies": 4, "reply_tokens": 416}
     policy.restore({**policy.as_dict(), **seen})
-    run(world, policy=policy, prompt=718)
-    assert (world.read_seconds > 0.0) == reads
+    read_from: list[int] = []
+    run(
+        world,
+        policy=policy,
+        prompt=718,
+        at_step=lambda at: read_from.append(at - 718) if world.read_seconds else None,
+    )
+    # What 0.75 promises is worth it from the start, 0.67 if the reply may be a long one.
+    assert bool(read_from) == (acceptance == 0.75 or longest == 500)
+    assert all(at < longest // 3 for at in read_from[:1])
 
 
 def test_what_was_learned_is_kept(run: Run) -> None:
