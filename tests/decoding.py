@@ -59,7 +59,9 @@ def steady_prices(target: CostCurve, draft: CostCurve | None = None) -> LivePric
 
 
 class SteadyCurve(LiveCurve):
-    """Learns nothing."""
+    """Learns nothing, and asks nothing."""
+
+    asks_for_one_row = False
 
     def observe(self, _num_rows: int, _seconds: float) -> None:
         """Take no notice."""

@@ -41,6 +41,9 @@ DRIFT, PATIENCE = 0.2, 32
 """All sizes look that much slower or faster: a pass of one row is to say whether they are, unless
 the last one is less than so many passes ago."""
 
+LOOKS = 0.01
+"""Share of all time for passes of one row where no step is plain: by them everything is judged."""
+
 SHIFT = 0.1
 """Passes of one row are that much slower or faster: what others cost is to be seen again."""
 
@@ -61,7 +64,7 @@ class LiveCurve:
         self.curve = curve
         self._base = curve.table(largest)
         self._common = self._confirmed = 0.0
-        self._ones = deque([0.0] * WINDOW, WINDOW)  # passes of one row
+        self._ones = deque([0.0], WINDOW)  # passes of one row
         self._others = deque[float]([], WINDOW)  # and after the last of them of sizes well known
         self._rows = np.arange(largest + 1)
         # A pass that is filled up is one of its larger size.
@@ -70,7 +73,8 @@ class LiveCurve:
         self._own = {1: 0.0}
         self._num_seen = {n: round(AT_LOAD) for n in curve.sure}
         self._taken: dict[int, float] = {}  # as their own, by sizes, since one row was as believed
-        self._num_since = PATIENCE
+        self._num_since = PATIENCE  # passes after the last of one row, and their seconds
+        self._seconds_since = math.inf if curve.disturbed else 0.0
         self._one_is_too_dear = False  # a larger pass took less than one row is believed to take
         self._group = [_nearest(TARGET_SIZES, max(1, n)) for n in self._size]
         self._groups = np.array(self._group)
@@ -100,7 +104,9 @@ class LiveCurve:
     @property
     def asks_for_one_row(self) -> bool:
         """Whether it takes a pass of one row to know what passes cost."""
-        return self._is_unclear and self._num_since >= PATIENCE
+        if self._is_unclear and self._num_since >= PATIENCE:
+            return True
+        return LOOKS * self._seconds_since > self.at(1)
 
     @property
     def _is_unclear(self) -> bool:
@@ -145,6 +151,7 @@ class LiveCurve:
             self._see_one_row(ratio)
         else:
             self._one_is_too_dear |= seconds * (1.0 + DRIFT) < self.at(1)
+            self._seconds_since += seconds
             self._see(num_rows, ratio)
         self._is_stale = True
 
@@ -176,7 +183,7 @@ class LiveCurve:
         if abs(ratio - self._common) < DRIFT:
             self._taken.clear()
         self._others.clear()
-        self._num_since, self._one_is_too_dear = 0, False
+        self._num_since, self._seconds_since, self._one_is_too_dear = 0, 0.0, False
         self._wane(0)
 
     def _see(self, num_rows: int, ratio: float) -> None:
@@ -191,6 +198,8 @@ class LiveCurve:
         if weight < SURE or self._has_shifted(group):
             taken = surprise
             # What one row does more than the others, it does beside all of them.
+            for n in shifted:
+                self._common_then[self._group[n]] = self._common
             self._take(taken, *(n for n in shifted if self._group[n] != group))
         elif weight < KNOWN or self._num_since < WINDOW:
             taken = max(-OUTLIER, min(OUTLIER, surprise)) / (1.0 + weight)
@@ -250,4 +259,5 @@ def _nearest(sizes: Sequence[int], num_rows: int) -> int:
 
 
 def _median(values: Collection[float]) -> float:
-    return sorted(values)[len(values) // 2]
+    """The lower one: company only ever adds time."""
+    return sorted(values)[(len(values) - 1) // 2]

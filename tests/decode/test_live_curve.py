@@ -58,6 +58,38 @@ def test_a_lasting_change_is_followed_for_every_size(factor: float, sizes: list[
     assert curve.table[1:] == pytest.approx(factor * CURVE.table(64)[1:], rel=0.04)
 
 
+def test_one_row_alone_got_faster() -> None:
+    """Small passes wait for memory, larger ones compute: others are doubtful until one was seen."""
+    curve = live()
+    feed(curve, [1, 4, 8, 16], 1.0)
+    feed(curve, [1] * 5, 0.7)
+    assert curve.at(1) == pytest.approx(0.7)
+    assert not curve.is_sure(4)
+    feed(curve, [4], 1.0)
+    assert curve.is_sure(4)
+    assert curve.table[[4, 8, 16]] == pytest.approx(CURVE.table(64)[[4, 8, 16]]), "and what it said"
+    feed(curve, [1] * 5, 0.75)
+    assert curve.is_sure(4), "that little is no shift"
+
+
+def test_what_everything_is_judged_by_is_looked_at_once_in_a_hundred_passes() -> None:
+    curve = live()
+    num_looks = 0
+    for _ in range(1000):
+        looks = curve.asks_for_one_row
+        num_looks += looks
+        feed(curve, [1 if looks else 4], 1.0)
+    assert num_looks == pytest.approx(1000 * CURVE.at(4) / 100, rel=0.1)
+
+
+def test_one_row_that_was_measured_in_company_is_looked_at_first() -> None:
+    curve = LiveCurve(replace(CURVE, disturbed=True), 64)
+    assert curve.asks_for_one_row
+    feed(curve, [1], 0.7)
+    assert curve.at(1) == pytest.approx(0.7), "company only adds time"
+    assert not curve.asks_for_one_row
+
+
 def test_a_size_that_the_curve_has_wrong_does_not_touch_the_others() -> None:
     curve = live()
     feed(curve, [1] * 3, 1.0)

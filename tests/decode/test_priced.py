@@ -424,7 +424,11 @@ def test_what_was_learned_is_kept(run: Run) -> None:
     other.restore(policy.as_dict())
     assert other.as_dict() == policy.as_dict()
     assert other.left == pytest.approx((1 + STAKE) * other.target.at(1)), "a fresh account"
-    for wrong in ({}, {**policy.as_dict(), "acceptances": [7.0]}, {**policy.as_dict(), "seen": 0.0}):
+    for wrong in (
+        {},
+        {**policy.as_dict(), "acceptances": [7.0]},
+        {**policy.as_dict(), "seen": 0.0},
+    ):
         with pytest.raises((KeyError, ValueError)):
             other.restore(wrong)
 

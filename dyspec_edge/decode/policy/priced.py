@@ -2,8 +2,8 @@
 
 A node in the tree costs the target a row; a node that is expanded costs the draft a row.  Both
 prices are measured (cost.py); what a node may earn is P, the product of the confidences on its
-path.  A second is worth R tokens, those of the best plain chain at the present acceptance (acceptance.py).  One
-step (native/src/planning.cpp weighs, this module pays):
+path.  A second is worth R tokens, those of the best plain chain at the present acceptance
+(acceptance.py).  One step (native/src/planning.cpp weighs, this module pays):
 
     the text's own copy enters the tree for nothing
     while drafting some nodes promises more than verifying now: draft them, enter their children

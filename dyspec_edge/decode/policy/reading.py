@@ -14,7 +14,7 @@ acceptance that it then has (benchmarks/results/requests.md)."""
 MOST_MISSED = max(SHARES)
 """Of what it missed in the middle of a reply it reads no more."""
 
-STAKE, LOSS = 8.0, 0.01
+STAKE, LOSS = 16.0, 0.01
 """Lost is at most the time of so many plain tokens and that share of the whole request's, ..."""
 
 SHORT_REPLY = 16
