@@ -141,16 +141,21 @@ class Conversation:
         if sampler.grammar is not None and self.verifier.name != "match":
             raise OptionError(f"verify {self.verifier.name} keeps no grammar; use --verify match")
         self.take_turn()
-        self._root, self._sampler = prompt[-1], sampler
-        before = prompt[:-1]
+        before, self._root, self._sampler = prompt[:-1], prompt[-1], sampler
         drafter, report = self.drafter, on_progress or (lambda _done, _total: None)
         drafter.begin(before, self._ranking(sampler))
         reads = self.policy.begin(prompt, drafter)
         more = drafter.num_behind if reads else 0
+
+        def tell(first: int) -> None:
+            self._tell(first)
+            if reads and drafter.longest_read is None:  # all of it: states need not wait
+                drafter.read()
+
         reused = self.target.prefill(
             before,
             on_progress=lambda done, total: report(done, total + more),
-            on_read=self._tell if drafter.hears else None,
+            on_read=tell if drafter.hears else None,
         )
         if reads:
             read = len(before) - reused
@@ -168,8 +173,7 @@ class Conversation:
                 likely ones; None for none.
 
         Raises:
-            Cancelled: `abort` was called; caches as they were after the last step.
-            DecodeError: likewise.
+            Cancelled, DecodeError: caches as they were after the last step.
         """
         try:
             index = 0

@@ -15,9 +15,10 @@ import numpy.typing as npt
 import pytest
 
 from dyspec_edge.decode.cost import CostCurve
-from dyspec_edge.decode.draft.head import HeadDrafter
+from dyspec_edge.decode.draft.head import MOST_PENDING, HeadDrafter
 from dyspec_edge.decode.draft.layered_head import LayeredHeadDrafter
 from dyspec_edge.decode.loop import Conversation
+from dyspec_edge.decode.policy import ROOT
 from dyspec_edge.decode.tree import NUM_CANDIDATES, TokenTree
 from dyspec_edge.llama import Model, hidden_states
 from tests import batches
@@ -359,3 +360,55 @@ def test_hearing_is_no_part_of_what_the_targets_pass_took(
         monkeypatch.setattr(decoder.drafter, "hear", slowly)
         found = list(steps(decoder, prompt(), WARM, seed=1, max_tokens=4))
     assert all(step.cost.target_seconds < slow < step.cost.seconds for step in found)
+
+
+def test_what_is_not_asked_reads_nothing(
+    pair: TinyPair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a prompt nor a long stretch of plain steps; then it goes on from the last states."""
+    text, num_plain, num_all = prompt(600, seed=2), 500, 600
+    long: dict[str, Any] = {"num_ctx": 1500, "end_tokens": np.empty(0, np.int32)}
+    with (
+        opened_decoder(pair, "none", **long) as none,
+        opened_decoder(
+            pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True, **long
+        ) as decoder,
+    ):
+        policy = decoder.policy
+        grow = policy.grow
+        monkeypatch.setattr(policy, "begin", lambda *_: False)
+
+        def late(tree: TokenTree, drafter: Any, max_depth: int) -> Any:
+            is_late = len(decoder.target.tokens) >= len(text) + num_plain
+            return grow(tree, drafter, max_depth) if is_late else ROOT
+
+        monkeypatch.setattr(policy, "grow", late)
+        found = []
+        for step in steps(decoder, text, WARM, seed=1, max_tokens=num_all):
+            found.append(step)
+            if step.num_drafted == 0 and len(decoder.target.tokens) < len(text) + num_plain:
+                for head in layers_of(decoder):
+                    assert (head.cache.tokens, head.cache.num_passes) == ([], 0)
+                    assert head.num_behind <= MOST_PENDING
+        assert tokens_of(found) == reply(none, text, WARM, seed=1, max_tokens=num_all)
+        assert sum(step.num_accepted for step in found) > 20
+        known = [*text, *tokens_of(found)]
+        for head in layers_of(decoder):
+            read = head.cache.tokens
+            assert MOST_PENDING // 2 < len(read) < MOST_PENDING + 200
+            assert any(known[at : at + len(read)] == read for at in range(len(known)))
+
+
+def test_of_a_prompt_the_last_tokens_are_read_where_not_all_pay(
+    pair: TinyPair, plain: PlainTexts, kind: str
+) -> None:
+    text = prompt(700, seed=3)
+    with opened_decoder(pair, "chain:4", num_snapshots=SNAPSHOTS[kind], with_head=True) as decoder:
+        decoder.drafter.longest_read = 100
+        wanted = plain.reply(tuple(text), WARM, 1, 40)
+        found = list(steps(decoder, text, WARM, seed=1, max_tokens=40))
+        assert tokens_of(found) == wanted
+        assert sum(step.num_accepted for step in found) > 3
+        for head in layers_of(decoder):
+            assert head.cache.tokens[:100] == text[-101:-1]
+            assert len(head.cache.tokens) <= 100 + 40

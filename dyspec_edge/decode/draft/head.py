@@ -22,9 +22,11 @@ from dyspec_edge.decode.cache import Cache, common_prefix
 from dyspec_edge.decode.draft.model import ModelDrafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.tree import TokenTree
+from dyspec_edge.llama import UBATCH
 
-MOST_PENDING = 512
-"""Tokens whose states are kept until the head reads them; with more it reads unasked."""
+MOST_PENDING = 1024
+"""Tokens whose states are kept until the head is asked.  With more it forgets the older half, and
+what it had read before: whoever does not ask it pays for nothing."""
 
 
 class HeadDrafter(ModelDrafter):
@@ -78,15 +80,19 @@ class HeadDrafter(ModelDrafter):
         if num_known:  # a token that was known may have been read with a guess of what follows
             self._states[num] = states[num_known - 1]
         self._states[num + 1 : 1 + len(self._pending)] = states[num_known:]
-        while len(self._pending) >= MOST_PENDING:
-            self._read()
+        if len(self._pending) > MOST_PENDING:
+            self._keep_last(MOST_PENDING // 2)
 
     def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Read what was heard."""
+        """Read what was heard; of more than `longest_read` tokens the last ones."""
         self._settle()
+        if self.longest_read is not None and len(self._pending) > self.longest_read:
+            self._keep_last(self.longest_read)
         total = len(self._pending)
-        if total:
-            self._read()
+        while self._pending:
+            self._give_states()
+            self.cache.read(self._pending[:UBATCH])
+            self._settle()
         if on_progress is not None:
             on_progress(total, total)
 
@@ -114,11 +120,6 @@ class HeadDrafter(ModelDrafter):
         self._give_states()
         return list(self._pending)
 
-    def _read(self) -> None:
-        self._give_states()
-        self.cache.read(self._pending[:MOST_PENDING])
-        self._settle()
-
     def _settle(self) -> None:
         """Forget the states of what a pass has read."""
         num = len(self.cache.tokens) - self._num_read
@@ -132,6 +133,15 @@ class HeadDrafter(ModelDrafter):
         self.cache.rewind(0)
         self._start, self._num_read = first, 0
         self._forget()
+
+    def _keep_last(self, num: int) -> None:
+        """Begin so many tokens before the end of what was heard."""
+        first = self._start + len(self.cache.tokens) + len(self._pending) - num
+        end = 1 + len(self._pending)
+        tokens, states = self._pending[-num:], self._states[end - 1 - num : end].copy()
+        self._restart(first)
+        self._pending = tokens
+        self._states[: 1 + num] = states
 
     def _forget(self) -> None:
         self._pending = []

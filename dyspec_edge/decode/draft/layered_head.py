@@ -61,6 +61,7 @@ class LayeredHeadDrafter(Drafter):
     def read(self, *, on_progress: Callable[[int, int], None] | None = None) -> None:
         """Read what was heard, layer by layer."""
         for layer in self.layers:
+            layer.longest_read = self.longest_read
             layer.read(on_progress=on_progress)
 
     def start_step(self, text: Sequence[int], index: int) -> None:
