@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,12 @@ def plain(pair: TinyPair) -> Iterator[TinyServer]:
 def test_texts_are_plain_decodings(drafting: TinyServer, plain: TinyServer, policy: str) -> None:
     drafted = accepted = 0
     for seed, temperature in ((1, 0.0), (2, 0.7), (3, 1.0), (4, 1.0)):
-        options = {"seed": seed, "temperature": temperature, "max_tokens": 40, "ignore_eos": True}
+        options: dict[str, Any] = {
+            "seed": seed,
+            "temperature": temperature,
+            "max_tokens": 40,
+            "ignore_eos": True,
+        }
         found = drafting.chat(policy=policy, **options)
         assert found["choices"][0]["message"]["content"] == plain.text(**options)
         drafted += found["timings"]["draft_n"]
@@ -70,7 +76,7 @@ def test_chats_in_turns_read_only_what_is_new(drafting: TinyServer, plain: TinyS
 def test_a_client_that_leaves_in_mid_stream(drafting: TinyServer, plain: TinyServer) -> None:
     """Its passes end, and the state that they have left behind is no part of another text."""
     body = {"messages": [{"role": "user", "content": 9 * "the cat sat on the mat "}]}
-    options = {"seed": 5, "max_tokens": 30, "ignore_eos": True, **body}
+    options: dict[str, Any] = {"seed": 5, "max_tokens": 30, "ignore_eos": True, **body}
     for num_events in (1, 3, 6):
         long = {**options, "stream": True, "max_tokens": 1500}
         with drafting.http.stream("POST", "/v1/chat/completions", json=long) as answer:
