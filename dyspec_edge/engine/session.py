@@ -127,7 +127,7 @@ class Session:
         most, stops = arguments.max_tokens(max_tokens), arguments.stop(stop)
         if not isinstance(prompt, Prompt):
             prompt = self.prepare(prompt, raw=raw)
-        params = replace(params, grammar=_grammar(params, json_schema, prompt))
+        params = held_to(params, json_schema, prompt)
         room = self._room(prompt)
         limit = room if most is None else min(room, most)
         reply = Reply(
@@ -186,8 +186,14 @@ class Session:
         return self._num_ctx - size
 
 
-def _grammar(params: SamplingParams, json_schema: Any, prompt: Prompt) -> str | None:
-    """What the reply has to fit: the one of three that is given."""
+def held_to(
+    params: SamplingParams, json_schema: Mapping[str, Any] | bool | None, prompt: Prompt
+) -> SamplingParams:
+    """The parameters with the grammar that the reply has to fit: the one of three that is given.
+
+    Raises:
+        OptionError: more than one is, or a schema that a grammar cannot keep.
+    """
     schema = None if json_schema is None else to_gbnf(json_schema)
     calls = None if prompt.tools is None else prompt.tools.grammar
     found = [text for text in (params.grammar, schema, calls) if text is not None]
@@ -195,4 +201,4 @@ def _grammar(params: SamplingParams, json_schema: Any, prompt: Prompt) -> str | 
         raise OptionError(
             "a grammar, json_schema and a required call exclude each other; give one of them"
         )
-    return found[0] if found else None
+    return replace(params, grammar=found[0] if found else None)

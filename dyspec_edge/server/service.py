@@ -12,6 +12,7 @@ from anyio import to_thread
 from dyspec_edge.decode.logprobs import TokenLogprobs
 from dyspec_edge.decode.stats import Stats
 from dyspec_edge.engine import Chunk, Prompt, SamplingParams
+from dyspec_edge.engine.session import held_to
 from dyspec_edge.errors import ContextOverflow, DyspecError
 from dyspec_edge.server import errors
 from dyspec_edge.server.errors import ApiError
@@ -212,8 +213,8 @@ class Service:
         Raises:
             DyspecError: a request cannot be answered, or not now.
         """
-        prompts = [await self.prompt_of(request) for request in requests]
-        return Running(self, [self._limited(request) for request in requests], prompts)
+        ready = [await to_thread.run_sync(self._ready, request) for request in requests]
+        return Running(self, [request for request, _ in ready], [prompt for _, prompt in ready])
 
     async def prompt_of(self, request: Request) -> Prompt:
         """The prompt that a request would read.
@@ -237,12 +238,17 @@ class Service:
             raise ApiError(400, f"token {token}: the vocabulary ends at {self.model.num_vocab - 1}")
         return self.model.piece(token, special=True)
 
-    def _limited(self, request: Request) -> Request:
+    def _ready(self, request: Request) -> tuple[Request, Prompt]:
+        """The request within this server's limits, its schema as a grammar, and its prompt."""
+        prompt = self._checked(request)
+        if request.json_schema is not None:  # not in the scheduler's thread: it takes a while
+            sampling = held_to(request.sampling, request.json_schema, prompt)
+            request = replace(request, sampling=sampling, json_schema=None)
         most = self._limits.max_tokens
         if most is None:
-            return request
+            return request, prompt
         limit = most if request.max_tokens is None else min(most, request.max_tokens)
-        return replace(request, max_tokens=limit)
+        return replace(request, max_tokens=limit), prompt
 
     def _checked(self, request: Request) -> Prompt:
         request.sampling.check(self.model.num_vocab)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import httpx
@@ -112,3 +113,16 @@ def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return step(self, *arguments)
 
     monkeypatch.setattr(Conversation, "_step", slow)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """All steps but the first wait until this is set."""
+    step, number, go_on = Conversation._step, count(), threading.Event()
+
+    def waiting(self: Conversation, *arguments: Any) -> Any:
+        assert next(number) == 0 or go_on.wait(30)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Conversation, "_step", waiting)
+    return go_on

@@ -5,13 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from itertools import count
 from typing import Any
 
 import httpx
 import pytest
 
-from dyspec_edge.decode.loop import Conversation
 from dyspec_edge.server import run
 from dyspec_edge.server.run import ServerConfig
 from tests.server.conftest import StartServer, TinyServer
@@ -129,15 +127,8 @@ def test_more_replies_than_the_server_can_hold_are_refused(
 
 
 def test_all_choices_wait_in_the_queue_or_none(
-    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, held: threading.Event
 ) -> None:
-    step, number, is_refused = Conversation._step, count(), threading.Event()
-
-    def held(self: Conversation, *arguments: Any) -> Any:
-        assert next(number) == 0 or is_refused.wait(30)
-        return step(self, *arguments)
-
-    monkeypatch.setattr(Conversation, "_step", held)
     monkeypatch.setattr(run, "QUEUE_FACTOR", 1)
     server = start_server(ServerConfig("tiny"), num_conversations=1)
     body = {"messages": MESSAGES, "max_tokens": 400, "ignore_eos": True, "stream": True}
@@ -145,6 +136,6 @@ def test_all_choices_wait_in_the_queue_or_none(
         next(answer.iter_lines())
         refused = server.post(CHAT, {"messages": MESSAGES, "n": 2})
         assert refused.status_code == 429
-        is_refused.set()
+        held.set()
         assert server.text(max_tokens=2)
     assert eventually(lambda: server.service.scheduler.num_running == 0)

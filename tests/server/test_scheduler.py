@@ -46,6 +46,19 @@ def test_many_clients_get_the_answers_of_one(server: TinyServer) -> None:
     assert len(set(alone.values())) > 12
 
 
+def test_a_schema_is_read_while_another_reply_is_under_way(
+    start_server: StartServer, held: threading.Event
+) -> None:
+    server = start_server(ServerConfig("tiny"), num_conversations=1)
+    with server.http.stream("POST", CHAT, json=body("a story", stream=True)) as answer:
+        next(answer.iter_lines())
+        refused = server.post(CHAT, body("a title", json_schema={"not": {}}, stream=True))
+        assert refused.status_code == 400
+        assert "`not`" in refused.json()["error"]["message"]
+        held.set()
+    assert server.text(json_schema={"enum": ["red"]}, max_tokens=30) == '"red"'
+
+
 @pytest.mark.usefixtures("slow_steps")
 def test_a_short_reply_does_not_wait_for_a_long_one(server: TinyServer) -> None:
     order: list[str] = []
