@@ -23,7 +23,7 @@ from dyspec_edge.text.json_merge import (
     is_of_type,
     merge,
 )
-from dyspec_edge.text.json_text import FORMATS, RULES, gbnf, literal
+from dyspec_edge.text.json_text import FORMATS, RULES, gbnf, json_text, literal, one_of
 from dyspec_edge.text.json_words import (
     count,
     refusal,
@@ -176,7 +176,7 @@ class _Grammar:
             raise refusal(at, f"`{word}` beside `enum` or `const` is not supported")
         if not values:
             raise refusal(at, "`enum` or `const` allows nothing")
-        return self._rule(at, " | ".join(literal(value) for value in values))
+        return self._rule(at, one_of(json_text(value) for value in values))
 
     def _typed(self, words: Schema, at: str) -> str:
         if "type" in words:
@@ -252,6 +252,7 @@ class _Grammar:
             for name, one in named.items()
         ]
         wanted = [name in must for _, name in pairs]
+        self._spend(wanted.count(False) ** 2 // 64)  # llama.cpp tries all that may come next
         return self._rule(at, f'"{{" ws {self._members(pairs, wanted, at)} ws "}}"')
 
     def _repeats(self, least: int, most: int | None, at: str, word: str) -> str:
@@ -265,16 +266,13 @@ class _Grammar:
 
     def _members(self, pairs: Sequence[tuple[str, str]], wanted: Sequence[bool], at: str) -> str:
         """Pairs in their order, those that are not wanted perhaps left out."""
-        tail, heads = "", list[str]()  # tail: what follows when something stands before it
+        more, tail, may_end = "", "", True  # more: what follows a comma; tail: what follows a pair
         for (pair, name), must in reversed(list(zip(pairs, wanted, strict=True))):
-            own = self._rule(f"{at}/{name}", pair)
-            if must:
-                heads = []
-            heads.insert(0, f"{own} {tail}")
-            rest = f'"," ws {own}' if must else f'("," ws {own})?'
-            tail = self._rule(at, f"{rest} {tail}")
-        starts = "(" + " | ".join(heads) + ")"
-        return starts if any(wanted) else starts + "?"
+            own = f"{self._rule(f'{at}/{name}', pair)} {tail}"
+            more = self._rule(at, own if must or not more else f"{own} | {more}")
+            may_end = may_end and not must
+            tail = f'("," ws {more})?' if may_end else f'"," ws {more}'
+        return f"{more}?" if may_end else more
 
 
 def _same(a: Any, b: Any) -> bool:

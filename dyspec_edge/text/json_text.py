@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from dyspec_edge.errors import OptionError
@@ -47,6 +48,12 @@ FORMATS = {
 }
 """Those that are kept; others are annotations."""
 
+FEW = 8
+"""Alternatives that may stand as they are."""
+
+DEEPEST = 100
+"""Of brackets: llama.cpp's parser has an end, and so has Python's stack."""
+
 
 def gbnf(rules: Mapping[str, str]) -> str:
     """The text of a grammar of these rules and `RULES`."""
@@ -54,7 +61,12 @@ def gbnf(rules: Mapping[str, str]) -> str:
 
 
 def literal(value: Any) -> str:
-    """The JSON text of a value as a GBNF literal.
+    """The JSON text of a value as a GBNF literal; errors as of `json_text`."""
+    return quoted(json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """The JSON text of a value, characters as they are.
 
     Raises:
         OptionError: JSON has no text for it.
@@ -64,8 +76,30 @@ def literal(value: Any) -> str:
     except (TypeError, ValueError):
         raise OptionError(f"JSON schema: {value!r:.80} is no JSON value") from None
     # Half a surrogate pair has no UTF-8; JSON spells it out.
-    text = "".join(rf"\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text)
-    return quoted(text)
+    return "".join(rf"\u{ord(c):04x}" if "\ud800" <= c <= "\udfff" else c for c in text)
+
+
+def one_of(texts: Iterable[str], depth: int = 0) -> str:
+    """An expression for one of these texts; where they are many, what they share comes first.
+
+    llama.cpp tries each alternative that is open with every token of the vocabulary.
+
+    Args:
+        depth: brackets around it.
+    """
+    found = list(dict.fromkeys(texts))
+    if len(found) <= FEW or depth == DEEPEST:
+        return " | ".join(quoted(text) for text in found)
+    groups = dict[str, list[str]]()
+    for text in found:
+        groups.setdefault(text[:1], []).append(text)
+    parts = list[str]()
+    for group in groups.values():
+        pairs = zip(min(group), max(group), strict=False)
+        shared = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        rests = one_of((text[len(shared) :] for text in group), depth + 1)
+        parts.append(quoted(shared) if len(group) == 1 else f"{quoted(shared)} ({rests})")
+    return " | ".join(parts)
 
 
 def quoted(text: str) -> str:

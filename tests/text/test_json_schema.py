@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -171,6 +172,34 @@ def test_what_a_grammar_cannot_keep_is_named(schema: Any, message: str) -> None:
         to_gbnf(schema)
 
 
+def test_each_of_many_values_passes_and_nothing_else(model: Model) -> None:
+    rng = random.Random(2)
+    for pieces in ("ab", ["é", "e\u0301", '"', "\\", "\n"], range(10)):
+        values: list[Any] = []
+        for _ in range(300):
+            text = "".join(str(rng.choice(pieces)) for _ in range(rng.randrange(1, 9)))
+            values.append(int(text) if isinstance(pieces, range) else text)
+        gbnf = to_gbnf({"enum": values})
+        for value in values[:60]:
+            text = json.dumps(value, ensure_ascii=False)
+            for other in (text, text[:-1], text + text[-1], text[:-2] + text[-1]):
+                is_one = any(other == json.dumps(one, ensure_ascii=False) for one in values)
+                assert fits(model, gbnf, other) == is_one, other
+
+
+def test_few_of_many_values_are_open_at_a_time(model: Model) -> None:
+    """Each has a bracket of its own inside the one before it, too: the parser takes so many."""
+    gbnf = to_gbnf(
+        {"enum": [200 * "a" + str(i) for i in range(5000)] + ["a" * i for i in range(80)]}
+    )
+    assert fits(model, gbnf, f'"{200 * "a"}4999"')
+    most, rest = 0, next(line for line in gbnf.splitlines() if '"\\"' in line and "root" in line)
+    while found := re.findall(r"\([^()]*\)", rest):
+        most = max(most, *(one.count(" | ") for one in found))
+        rest = re.sub(r"\([^()]*\)", "", rest)
+    assert most < 20
+
+
 def test_deep_nesting_is_refused() -> None:
     schema: Any = {"type": "null"}
     for _ in range(3000):
@@ -193,8 +222,9 @@ def twice(depth: int) -> Any:
         {"oneOf": [{"const": i} for i in range(3000)]},
         {"enum": list(range(100_000))},
         {"prefixItems": 300 * [{"type": "string", "maxLength": 1000}]},
+        {"properties": {str(i): True for i in range(2000)}},
     ],
-    ids=["unfolds", "merged", "compared", "long", "repeats"],
+    ids=["unfolds", "merged", "compared", "long", "repeats", "optional"],
 )
 def test_what_would_take_minutes_is_refused_at_once(schema: Any) -> None:
     started = time.process_time()
