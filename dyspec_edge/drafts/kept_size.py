@@ -1,14 +1,13 @@
 """How many of a draft's tokens pay for their rows: `draft trim --keep auto`.
 
 Fewer rows make each pass cheaper by their share of the output layer, which is measured; each token
-of a text that is cut out cannot be proposed, and its share of a corpus is counted, on other parts
-of it than those that the order of the tokens is from.  What both come to is the speed of the best
-chain that a typical pair would run.
+of a text that is cut out cannot be proposed, and how often that is to be expected is counted on
+other parts of a corpus than those that the order of the tokens is from.  What both come to is the
+speed of the best chain that a typical pair would run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import closing
 
 import numpy as np
@@ -52,18 +51,20 @@ def output_share(model: llama.Model, num_threads: int) -> float:
 
 
 def best_size(
-    ranked: npt.NDArray[np.int32], num_always: int, held_out: Counter[int], share: float
+    ranked: npt.NDArray[np.int32],
+    num_always: int,
+    expected: npt.NDArray[np.float64],
+    share: float,
 ) -> int:
     """The number of tokens that gives the fastest chain; all of them if none is cheaper.
 
     Args:
         ranked: int32[vocabulary], the most useful first.
         num_always: those that are kept whatever they cost.
-        held_out: how often text that `ranked` does not know has each token.
+        expected: how often text that `ranked` does not know has each token, by its id.
         share: see `output_share`.
     """
-    counts = np.array([held_out[int(token)] for token in ranked], float)
-    covered = np.cumsum(counts) / max(1.0, counts.sum())
+    covered = np.cumsum(expected[ranked]) / expected.sum()
     sizes: list[int] = [
         *range(-(-max(num_always, 1) // STEP) * STEP, len(ranked), STEP),
         len(ranked),

@@ -144,18 +144,30 @@ def test_the_words_of_the_chat_template_are_kept(tmp_path: Path) -> None:
     assert num_always == num_bytes + 2
 
 
+def test_a_corpus_does_not_push_out_the_words_of_other_text() -> None:
+    """What it has once in a million counts less than a low id, what it often has more."""
+    corpus = Counter({100: 900_000, 90_000: 100_000})
+    corpus.update(dict.fromkeys(range(60_000, 80_000), 1))
+    expected = kept_tokens.frequencies(corpus, 100_000)
+    assert expected[90_000] > expected[3_000] > expected[20_000] > expected[70_000]
+    assert expected.sum() == pytest.approx(1, abs=0.02)
+    by_id = kept_tokens.frequencies(Counter(), 100_000)
+    assert (np.diff(by_id) < 0).all()
+    half = kept_tokens.TYPICAL_RANK
+    assert by_id[:half].sum() == pytest.approx(by_id[half:].sum(), rel=0.05)
+
+
 def test_as_many_tokens_are_kept_as_pay_for_their_rows() -> None:
     order = np.arange(40_960, dtype=np.int32)
     always = kept_size.STEP
     # Three quarters of the text are 4,096 tokens, a quarter is spread over the others.
-    text = Counter(dict.fromkeys(range(4096), 30))
-    text.update(dict.fromkeys(range(4096, 40960), 1))
+    text = np.array([30.0] * 4096 + [1.0] * 36864)
     sizes = [kept_size.best_size(order, always, text, share) for share in (0.0, 0.2, 0.5, 0.9)]
     assert sizes[0] == 40_960, "rows that cost nothing stay"
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[-1] < 40_960
     assert all(size % kept_size.STEP == 0 for size in sizes)
-    few = Counter(dict.fromkeys(range(100), 30))
+    few = np.array([30.0] * 100 + [0.0] * 40860)
     assert kept_size.best_size(order, always, few, 0.5) == always, "the rest is never needed"
 
 
@@ -275,8 +287,9 @@ def test_the_command_counts_a_corpus(tiny_pair: TinyPair, tmp_path: Path) -> Non
     assert automatic.exit_code == 0, automatic.output
     assert "of a pass of" in automatic.output
     assert inspect_file(out).num_vocab <= len(tiny.VOCABULARY)
+    alone = CliRunner().invoke(cli, [*typed, "auto"])
+    assert alone.exit_code == 0, alone.output
     for end, words in (
-        (["auto"], "--keep auto needs --corpus FILE"),
         (["9", "--corpus", str(corpus)], "are always kept"),
         (["300", "--corpus", "nowhere"], "--corpus nowhere: No such file"),
     ):

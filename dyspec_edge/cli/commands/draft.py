@@ -45,18 +45,18 @@ def draft() -> None:
     type=Kept(),
     metavar="N|auto",
     help="Tokens that are left; special ones and single bytes always are. auto: as many as pay for "
-    "their rows on the corpus.",
+    "their rows.",
 )
 @click.option(
     "--corpus", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
-    help="Text like what you will generate; its most frequent tokens are kept.",
+    help="Text like what you will generate, best what the target wrote; its tokens are kept first.",
 )  # fmt: skip
 def trim(file: Path, out: Path, keep: int | None, corpus: Sequence[Path]) -> None:
     """Cut the rows of all but N tokens out of a draft: a pass over it then costs less.
 
-    Without --corpus, or where it has seen too few, the lowest ids are kept: tokenizers number their
-    tokens by frequency.  Text stays exactly what the target alone would write; what is cut out is
-    never proposed.
+    Kept are those that text is expected to have: half by --corpus, half by their ids, or all by
+    ids without one, since tokenizers number their tokens by frequency.  Text stays exactly what the
+    target alone would write; what is cut out is never proposed.
     """
     from dyspec_edge.drafts import kept_size, kept_tokens
     from dyspec_edge.drafts.trim import require_whole
@@ -68,14 +68,12 @@ def trim(file: Path, out: Path, keep: int | None, corpus: Sequence[Path]) -> Non
     from dyspec_edge.load.machine import physical_cores
 
     terminal = Terminal()
-    if keep is None and not corpus:
-        raise OptionError("--keep auto needs --corpus FILE: what is lost is counted there")
     require_place("-o", out)
     report = inspect_file(file)
     require_whole(report)
     with Bar(terminal) as bar:
         halves = Counter[int](), Counter[int]()
-        if corpus:
+        if corpus or keep is None:
             with Model(file) as model:
                 halves = kept_tokens.count_tokens(
                     model, corpus, lambda done: bar.update("counting tokens", done, 1.0)
@@ -84,7 +82,8 @@ def trim(file: Path, out: Path, keep: int | None, corpus: Sequence[Path]) -> Non
                     bar.update("timing passes", 0.0, 1.0)
                     taken = kept_size.output_share(model, physical_cores())
                     order = kept_tokens.ranked(report, halves[0])
-                    keep = kept_size.best_size(*order, halves[1], taken)
+                    expected = kept_tokens.frequencies(halves[1], report.num_vocab)
+                    keep = kept_size.best_size(*order, expected, taken)
                     terminal.notice(f"the output layer is {taken:.0%} of a pass of {file.name}")
         counts = halves[0] + halves[1]
         kept = kept_tokens.choose(report, keep or 0, counts)
