@@ -1,9 +1,9 @@
 """How many of a draft's tokens pay for their rows: `draft trim --keep auto`.
 
 Fewer rows make each pass cheaper by their share of the output layer, which is measured; each token
-of a text that is cut out cannot be proposed, and how often that is to be expected is counted on
-other parts of a corpus than those that the order of the tokens is from.  What both come to is the
-speed of the best chain that a typical pair would run.
+of a text that is cut out cannot be proposed.  How often that is to be expected is no matter of the
+corpus: text of another kind misses far more, and ends every tree where it does.  What both come to
+is the speed of the best chain that a typical pair would run.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def best_size(
     Args:
         ranked: int32[vocabulary], the most useful first.
         num_always: those that are kept whatever they cost.
-        expected: how often text that `ranked` does not know has each token, by its id.
+        expected: how often text has each token (`kept_tokens.by_id`).
         share: see `output_share`.
     """
     covered = np.cumsum(expected[ranked]) / expected.sum()

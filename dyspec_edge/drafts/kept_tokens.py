@@ -26,7 +26,7 @@ _BLOCK = 1 << 16
 """Characters of a corpus that are tokenized at a time."""
 
 TYPICAL_RANK = 2048
-"""A token of ordinary text has a lower id than this one time in two (see `frequencies`)."""
+"""A token of ordinary text has a lower id than this one time in two (see `by_id`)."""
 
 _WORD = re.compile(r"[^\W\d_]{2,}")
 
@@ -50,21 +50,27 @@ def ranked(report: FileReport, counts: Counter[int]) -> tuple[npt.NDArray[np.int
 def frequencies(counts: Counter[int], num_vocab: int) -> npt.NDArray[np.float64]:
     """How often text is expected to have each token: float64[num_vocab], at most 1 in all.
 
-    Half is what a corpus has.  The other half, or all without a corpus, goes by ids alone: a
-    share c / (n + c) of the text, with c = `TYPICAL_RANK`, has ids from n on.  (By Qwen's
-    tokenizer English and code have 0.15 and 0.09 from 16,384 on, 0.08 and 0.04 from 32,768 on and
-    0.03 and 0.02 from 65,536 on.)
+    Half is what a corpus has, the other half, or all without a corpus, goes by ids.
 
     Args:
         counts: of each token in the corpus; empty: there is none.
     """
-    ids = np.arange(num_vocab)
-    by_id: npt.NDArray[np.float64] = TYPICAL_RANK / (ids + TYPICAL_RANK) ** 2.0
     if not counts:
-        return by_id
-    found = np.array([counts[int(token)] for token in ids])
-    mixed: npt.NDArray[np.float64] = (found / found.sum() + by_id) / 2
+        return by_id(num_vocab)
+    found = np.array([counts[token] for token in range(num_vocab)])
+    mixed: npt.NDArray[np.float64] = (found / found.sum() + by_id(num_vocab)) / 2
     return mixed
+
+
+def by_id(num_vocab: int) -> npt.NDArray[np.float64]:
+    """How often text that nothing is known of has each token: float64[num_vocab].
+
+    A share c / (n + c) of it, with c = `TYPICAL_RANK`, has ids from n on.  (By Qwen's tokenizer
+    English and code have 0.15 and 0.09 from 16,384 on, 0.08 and 0.04 from 32,768 on and 0.03 and
+    0.02 from 65,536 on.)
+    """
+    shares: npt.NDArray[np.float64] = TYPICAL_RANK / (np.arange(num_vocab) + TYPICAL_RANK) ** 2.0
+    return shares
 
 
 def choose(report: FileReport, num: int, counts: Counter[int]) -> npt.NDArray[np.int32]:
@@ -89,14 +95,13 @@ def choose(report: FileReport, num: int, counts: Counter[int]) -> npt.NDArray[np
 
 def count_tokens(
     model: llama.Model, paths: Sequence[Path], on_progress: Callable[[float], None]
-) -> tuple[Counter[int], Counter[int]]:
-    """How often text files, read as UTF-8, have each token of the model, by alternate blocks.
+) -> Counter[int]:
+    """How often text files, read as UTF-8, have each token of the model.
 
     Raises:
         OptionError: a file that cannot be read.
     """
-    counts: tuple[Counter[int], Counter[int]] = Counter(), Counter()
-    num_blocks = 0
+    counts = Counter[int]()
     for number, path in enumerate(paths):
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -104,10 +109,7 @@ def count_tokens(
             raise OptionError(f"--corpus {path}: {error.strerror or error}") from error
         for start in range(0, len(text), _BLOCK):
             block = text[start : start + _BLOCK]
-            counts[num_blocks % 2].update(
-                model.tokenize(block, add_special=False, parse_special=False)
-            )
-            num_blocks += 1
+            counts.update(model.tokenize(block, add_special=False, parse_special=False))
             on_progress((number + start / len(text)) / len(paths))
     return counts
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import gguf
 import numpy as np
@@ -151,7 +152,8 @@ def test_a_corpus_does_not_push_out_the_words_of_other_text() -> None:
     expected = kept_tokens.frequencies(corpus, 100_000)
     assert expected[90_000] > expected[3_000] > expected[20_000] > expected[70_000]
     assert expected.sum() == pytest.approx(1, abs=0.02)
-    by_id = kept_tokens.frequencies(Counter(), 100_000)
+    by_id = kept_tokens.by_id(100_000)
+    assert (kept_tokens.frequencies(Counter(), 100_000) == by_id).all()
     assert (np.diff(by_id) < 0).all()
     half = kept_tokens.TYPICAL_RANK
     assert by_id[:half].sum() == pytest.approx(by_id[half:].sum(), rel=0.05)
@@ -272,7 +274,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         trim(inspect_file(path), kept, path, lambda _done: None)
 
 
-def test_the_command_counts_a_corpus(tiny_pair: TinyPair, tmp_path: Path) -> None:
+def test_the_command_counts_a_corpus(
+    tiny_pair: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     corpus, out = tmp_path / "corpus.txt", tmp_path / "out.gguf"
     corpus.write_text("the tree and the leaf " * 50)
     keep = len(tiny.VOCABULARY) - len(LOST)
@@ -289,6 +293,11 @@ def test_the_command_counts_a_corpus(tiny_pair: TinyPair, tmp_path: Path) -> Non
     assert inspect_file(out).num_vocab <= len(tiny.VOCABULARY)
     alone = CliRunner().invoke(cli, [*typed, "auto"])
     assert alone.exit_code == 0, alone.output
+    chosen = mock.Mock(return_value=keep)
+    monkeypatch.setattr(kept_size, "best_size", chosen)
+    CliRunner().invoke(cli, [*typed, "auto", "--corpus", str(corpus)])
+    expected = chosen.call_args.args[2]
+    assert (expected == kept_tokens.by_id(len(tiny.VOCABULARY))).all(), "of any text"
     for end, words in (
         (["9", "--corpus", str(corpus)], "are always kept"),
         (["300", "--corpus", "nowhere"], "--corpus nowhere: No such file"),

@@ -72,20 +72,19 @@ def trim(file: Path, out: Path, keep: int | None, corpus: Sequence[Path]) -> Non
     report = inspect_file(file)
     require_whole(report)
     with Bar(terminal) as bar:
-        halves = Counter[int](), Counter[int]()
+        counts = Counter[int]()
         if corpus or keep is None:
             with Model(file) as model:
-                halves = kept_tokens.count_tokens(
+                counts = kept_tokens.count_tokens(
                     model, corpus, lambda done: bar.update("counting tokens", done, 1.0)
                 )
                 if keep is None:
                     bar.update("timing passes", 0.0, 1.0)
                     taken = kept_size.output_share(model, physical_cores())
-                    order = kept_tokens.ranked(report, halves[0])
-                    expected = kept_tokens.frequencies(halves[1], report.num_vocab)
+                    order = kept_tokens.ranked(report, counts)
+                    expected = kept_tokens.by_id(report.num_vocab)
                     keep = kept_size.best_size(*order, expected, taken)
                     terminal.notice(f"the output layer is {taken:.0%} of a pass of {file.name}")
-        counts = halves[0] + halves[1]
         kept = kept_tokens.choose(report, keep or 0, counts)
         write(report, kept, out, lambda done: bar.update(f"writing {out.name}", done, 1.0))
     covered = sum(counts[int(token)] for token in kept)
