@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 from unittest import mock
 
@@ -23,7 +23,7 @@ from benchmarks.replay.curves import Machine
 from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import CostCurve
+from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
@@ -269,7 +269,8 @@ def replay(
             clock.
     """
     if policy.needs_prices and policy.prices is None:
-        policy.set_prices(LivePrices(Prices(clock.machine.target, clock.machine.draft)))
+        sure = replace(clock.machine.target, sure=frozenset(TARGET_SIZES))
+        policy.set_prices(LivePrices(Prices(sure, clock.machine.draft)))
     # The loop asks of these two no more than they have.
     drafter = ReplayDrafter(source, clock)
     target = cast(Cache, ReplayTarget(clock))
