@@ -161,7 +161,7 @@ def test_a_mixture_of_experts_settles_on_no_speculation(acceptance: float) -> No
     run = Run(text, SyntheticSource(text, varied(acceptance)), machine)
     late = [mark for mark in run.result.marks if mark.num_tokens > 64]
     assert np.mean([mark.num_rows > 1 for mark in late]) < 0.05, "a look at a price now and then"
-    assert run.speedup(64) >= 0.99, "no draft passes either"
+    assert run.speedup(64) >= 0.98, "hope asks the draft again now and then"
 
 
 FIXED = (2, 4, 8, 16, 32)
