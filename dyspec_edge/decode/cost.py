@@ -7,6 +7,7 @@ passes are filled up to the next measured size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,6 +85,16 @@ def chain_rate(
     acceptance: float,
     longest: int = LONGEST_CHAIN,
 ) -> float:
+    """Tokens a second of the best plain chain at an acceptance; see `chain_rates`."""
+    return chain_rates(target, draft_seconds, [acceptance], longest).item()
+
+
+def chain_rates(
+    target: Seconds,
+    draft_seconds: float | None,
+    acceptances: Sequence[float],
+    longest: int = LONGEST_CHAIN,
+) -> npt.NDArray[np.float64]:
     """Tokens a second of the best plain chain; of plain decoding if none is better.
 
     The largest (1 + a + ... + a^k) / (k D(1) + T(1 + k)) over k = 0 .. 32, or `longest`.
@@ -91,14 +102,17 @@ def chain_rate(
     Args:
         target: T, by rows, at least 33 entries.
         draft_seconds: D(1); None without a draft.
-        acceptance: a.
+        acceptances: each an a.
+
+    Returns:
+        float64[len(acceptances)].
     """
     if draft_seconds is None:
-        return float(1.0 / target[1])
-    best = tokens = 0.0
-    more = 1.0
-    for k, seconds in enumerate(target[1 : min(longest, LONGEST_CHAIN) + 2].tolist()):
-        tokens += more
-        more *= acceptance
-        best = max(best, tokens / (k * draft_seconds + seconds))
+        return np.full(len(acceptances), 1.0 / target[1])
+    verified = target[1 : min(longest, LONGEST_CHAIN) + 2]
+    powers = np.ones((len(acceptances), len(verified)))
+    powers[:, 1:] = np.asarray(acceptances)[:, None]
+    tokens = np.cumsum(np.cumprod(powers, axis=1), axis=1)
+    rates = tokens / (np.arange(len(verified)) * draft_seconds + verified)
+    best: npt.NDArray[np.float64] = rates.max(axis=1)
     return best

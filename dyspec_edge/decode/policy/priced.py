@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dyspec_edge import native
-from dyspec_edge.decode.cost import chain_rate
+from dyspec_edge.decode.cost import chain_rate, chain_rates
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.live_curve import LiveCurve
 from dyspec_edge.decode.policy.acceptance import Acceptance
@@ -280,8 +280,8 @@ class PricedPolicy(Policy):
 
         def saved(share: float) -> float:
             """In the mean of what the text may be: where drafting does not pay, it is left."""
-            possible = self.acceptance.possible
-            rates = [chain_rate(target, one, share * a, self.max_nodes) for a in possible]
+            possible = [share * a for a in self.acceptance.possible]
+            rates: list[float] = chain_rates(target, one, possible, self.max_nodes).tolist()
             return token - sum(1.0 / rate for rate in rates) / len(rates)
 
         share = self._reading.choose(self._drafter, token, saved, self.draft.at)
