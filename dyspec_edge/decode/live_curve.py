@@ -192,15 +192,15 @@ class LiveCurve:
         num_seen = self._num_seen.get(num_rows, 0)
         self._num_seen[num_rows] = num_seen + 1
         weight = min(self._weights[group], SURE + num_seen)
-        shifted = [n for n in self._own if n > 1 and self._has_shifted(self._group[n])]
         own = self._own[num_rows] if num_rows in self._own else self._correction(num_rows)
         surprise = ratio - self._common - own
         if weight < SURE or self._has_shifted(group):
             taken = surprise
             # What one row does more than the others, it does beside all of them.
-            for n in shifted:
+            others = [n for n in self._own if n > 1 and self._group[n] != group]
+            for n in [n for n in others if self._has_shifted(self._group[n])]:
+                self._take(n, taken)
                 self._common_then[self._group[n]] = self._common
-            self._take(taken, *(n for n in shifted if self._group[n] != group))
         elif weight < KNOWN or self._num_since < WINDOW:
             taken = max(-OUTLIER, min(OUTLIER, surprise)) / (1.0 + weight)
         else:
@@ -209,17 +209,16 @@ class LiveCurve:
             if len(self._others) > WINDOW // 2:
                 self._common = _median(self._others)
         self._own[num_rows] = own
-        self._take(taken, num_rows)
+        self._take(num_rows, taken)
         self._num_since += 1
         self._wane(group)
         self._weights[group] = min(MOST, self._weights[group] + 1.0)
         self._common_then[group] = self._common
 
-    def _take(self, taken: float, *sizes: int) -> None:
-        """As their own."""
-        for n in sizes:
-            self._own[n] += taken
-            self._taken[n] = self._taken.get(n, 0.0) + taken
+    def _take(self, num_rows: int, taken: float) -> None:
+        """As its own."""
+        self._own[num_rows] += taken
+        self._taken[num_rows] = self._taken.get(num_rows, 0.0) + taken
 
     def _has_shifted(self, group: int) -> bool:
         """Whether one row is slower or faster than when the size was seen."""
