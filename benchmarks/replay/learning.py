@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import click
 import numpy as np
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.replay.command import SIMULATION, mean
-from benchmarks.replay.curves import Machine, own_machines
+from benchmarks.replay.curves import Machine, own_machines, sure
 from benchmarks.replay.simulation import Clock, Result, replay
 from benchmarks.replay.synthetic import END, SyntheticSource, fresh_tokens, made_up, varied
 from benchmarks.workbench import PROGRAM, finish, show
@@ -30,7 +29,7 @@ Belief = Callable[[CostCurve], CostCurve]
 
 def known(curve: CostCurve) -> CostCurve:
     """The truth at every size that is measured."""
-    return replace(kept(curve), sure=frozenset(TARGET_SIZES))
+    return sure(kept(curve))
 
 
 def kept(curve: CostCurve) -> CostCurve:

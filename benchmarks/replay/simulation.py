@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.replay.curves import Machine
+from benchmarks.replay.curves import Machine, sure
 from benchmarks.replay.texts import RecordedText
 from benchmarks.workbench import GREEDY
 from dyspec_edge.decode.cache import Cache
-from dyspec_edge.decode.cost import TARGET_SIZES, CostCurve
+from dyspec_edge.decode.cost import CostCurve
 from dyspec_edge.decode.draft.interface import Drafter
 from dyspec_edge.decode.draft.ranking import Ranking
 from dyspec_edge.decode.loop import Conversation
@@ -269,8 +269,7 @@ def replay(
             clock.
     """
     if policy.needs_prices and policy.prices is None:
-        sure = replace(clock.machine.target, sure=frozenset(TARGET_SIZES))
-        policy.set_prices(LivePrices(Prices(sure, clock.machine.draft)))
+        policy.set_prices(LivePrices(Prices(sure(clock.machine.target), clock.machine.draft)))
     # The loop asks of these two no more than they have.
     drafter = ReplayDrafter(source, clock)
     target = cast(Cache, ReplayTarget(clock))
