@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests.conftest import TinyPair
 from tests.engines import tiny_config
 from tests.server.conftest import TinyServer, running
 from tests.server.test_kept import talk
+from tests.server.test_scheduler import eventually
 
 SETTINGS = ServerConfig("tiny", cache_ram=0)
 KINDS = ["qwen35 and its head", "lfm2 and a draft", "jamba and a draft"]
@@ -72,6 +72,10 @@ def test_chats_in_turns_read_only_what_is_new(drafting: TinyServer, plain: TinyS
     assert min(cached) > 128
 
 
+def is_busy(server: TinyServer) -> bool:
+    return any(slot["is_processing"] for slot in server.http.get("/slots").json())
+
+
 @pytest.mark.usefixtures("slow_steps")
 def test_a_client_that_leaves_in_mid_stream(drafting: TinyServer, plain: TinyServer) -> None:
     """Its passes end, and the state that they have left behind is no part of another text."""
@@ -82,10 +86,7 @@ def test_a_client_that_leaves_in_mid_stream(drafting: TinyServer, plain: TinySer
         with drafting.http.stream("POST", "/v1/chat/completions", json=long) as answer:
             lines = (line for line in answer.iter_lines() if line.startswith("data: {"))
             assert all("choices" in next(lines) for _ in range(num_events))
-        until = time.monotonic() + 5
-        while any(slot["is_processing"] for slot in drafting.http.get("/slots").json()):
-            assert time.monotonic() < until, "the reply went on"
-            time.sleep(0.01)
+        assert eventually(lambda: not is_busy(drafting), seconds=5), "the reply went on"
         found = drafting.chat(**options)
         assert found["usage"]["prompt_tokens_details"]["cached_tokens"] > 50
         assert found["choices"][0]["message"]["content"] == plain.text(**options)
